@@ -752,6 +752,33 @@ def libretranslate(stage: Stage) -> Iterator[Finding]:
     yield true("/frontend/settings", settings.status == 200 and limit, settings.status)
 
 
+def text_of_another_field(stage: Stage) -> Iterator[Finding]:
+    """M10: text that the models were not made for."""
+    client = Client(stage.default_port())
+    foreign = {
+        "everyday Japanese": ("ja-en", "明日の天気はどうですか？", "unusual"),
+        "Korean": ("ja-en", "내일 날씨가 어때요?", "script"),
+        "English": ("ja-en", "How is the weather tomorrow?", "script"),
+        "everyday Chinese": ("zh-en", "明天天气怎么样？", "unusual"),
+        "Japanese to zh-en": ("zh-en", "明日の天気はどうですか？", "script"),
+        "without an end": ("ja-en", "あ" * 60, "unfinished"),
+    }
+    for name, (model, text, kind) in foreign.items():
+        if model not in stage.models:
+            continue
+        answer = client.translate(text, model=model).json() or {}
+        kinds = [warning["kind"] for warning in answer.get("warnings", [])]
+        yield true(f"{name}: warned", kind in kinds, kinds)
+        html = client.translate(f"<p>{text}</p>", model=model, format="html").json() or {}
+        kinds = [warning["kind"] for warning in html.get("warnings", [])]
+        yield true(f"{name}, as HTML: warned", kind in kinds, kinds)
+        events = client.ask("/v1/translate/stream", {"text": text, "model": model}).body
+        last = events.decode().strip().rpartition("event: ")[2]
+        yield true(f"{name}, as a stream: warned", f'"kind": "{kind}"' in last, last[:80])
+    answer = client.translate(ORDINARY).json() or {}
+    yield equal("warnings of ordinary text", answer.get("warnings"), [])
+
+
 def small_faults(stage: Stage) -> Iterator[Finding]:
     """L: what monitoring and clients of HTTP expect."""
     port = stage.default_port()
@@ -861,6 +888,7 @@ ATTACKS = (
     Attack("M7", "stopped workers", stopped_workers),
     Attack("M8", "killed workers", killed_workers),
     Attack("M9", "clients of LibreTranslate", libretranslate, True),
+    Attack("M10", "text of another field", text_of_another_field, True),
     Attack("L", "small faults", small_faults, True),
     Attack("L", "slow reader of a stream", slow_stream_reader, True),
     Attack("L", "interrupted start", interrupt_at_start),

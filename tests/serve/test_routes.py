@@ -41,7 +41,7 @@ def test_sentences_have_only_the_requested_parts(client: httpx.Client, lines: li
     [text] = post(client, text=lines[0])["translations"]
     assert set(text["sentences"][0]) == {"source", "text", "score"}
     [text] = post(client, text=lines[0], **{"return": ["remarks"]})["translations"]
-    assert set(text["sentences"][0]) == {"source", "text", "score", "remarks"}
+    assert set(text["sentences"][0]) == {"source", "text", "score", "remarks", "unusual"}
 
 
 def test_beam_nbest_and_model_can_be_chosen(
@@ -89,7 +89,8 @@ def test_a_stream_has_every_sentence_then_the_texts(client: httpx.Client, lines:
     places = [(each["text_number"], each["sentence_number"]) for _, each in sentences]
     assert places == [(0, 0), (0, 1), (1, 0)]
     whole = post(client, text=texts)["translations"]
-    assert done == ("done", {"model": "tiny", "texts": [text["text"] for text in whole]})
+    content = {"model": "tiny", "texts": [text["text"] for text in whole], "warnings": []}
+    assert done == ("done", content)
 
 
 def test_partial_texts_come_before_their_sentence(client: httpx.Client, lines: list[str]) -> None:

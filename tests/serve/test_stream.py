@@ -66,7 +66,7 @@ def test_partial_texts_come_first_and_sentences_in_order() -> None:
             name, content = await stream.next()
             names.append((name, content["text_number"], content["sentence_number"]))
         assert names == [("sentence", 0, 0), ("sentence", 0, 1), ("sentence", 1, 0)]
-        done = {"model": "tiny", "texts": ["Un.\nDeux.", "Trois."]}
+        done = {"model": "tiny", "texts": ["Un.\nDeux.", "Trois."], "warnings": []}
         assert await stream.next() == ("done", done)
         with pytest.raises(StopAsyncIteration):
             await stream.next()

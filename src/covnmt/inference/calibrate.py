@@ -14,6 +14,7 @@ from covnmt.data.lexicon import Lexicon, train_lexicon
 from covnmt.inference.calibration import PRIOR, Calibration, Logistic
 from covnmt.inference.field import (
     USUAL_LINES,
+    USUAL_OWN,
     FieldStatistics,
     characters_per_token,
     mean_log_rank,
@@ -178,7 +179,7 @@ def field_statistics(
         max_unknown=highest([unknown_share(row, vocabulary) for row in tokens]),
         max_rank=highest([mean_log_rank(row, vocabulary) for row in tokens]),
         min_characters=lowest([characters_per_token(row) for row in tokens]),
-        min_own=lowest(own),
+        min_own=round(float(np.quantile(own, 1 - USUAL_OWN)), 4),
         min_given=lowest(given),
     )
 

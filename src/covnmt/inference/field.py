@@ -19,6 +19,7 @@ from covnmt.text.tokenize import is_byte_token
 from covnmt.text.vocabulary import UNK_ID, Vocabulary
 
 USUAL_LINES = 0.98  # of the dev set are on the usual side of each limit
+USUAL_OWN = 0.95  # of the probability of own translations, which distinguishes fields best
 MIN_SCRIPT_SHARE = 0.005  # of the letters of the dev set
 MAX_FOREIGN_LETTERS = 0.3  # of a line
 WARN_SHARE = 0.2  # of the lines
@@ -128,6 +129,7 @@ class FieldMonitor:
     unusual: int = 0
     foreign: int = 0
     foreign_letters: Counter[str] = field(default_factory=Counter)
+    unit: str = "line"  # what a message calls a line
 
     def add(self, line: str, is_unusual: bool) -> None:
         """Count a line."""
@@ -155,23 +157,27 @@ class FieldMonitor:
         if message := self.message():
             warn(message)
 
+    def is_foreign(self) -> bool:
+        """Tell whether many lines are in another script."""
+        return self.foreign > 0 and self.foreign >= WARN_SHARE * self.lines
+
     def message(self) -> str | None:
         """Return a warning if many lines were not usual."""
         scripts = " and ".join(map(str.capitalize, self.statistics.source_scripts[:2]))
-        if self.foreign and self.foreign >= WARN_SHARE * self.lines:
+        if self.is_foreign():
             script = self.foreign_letters.most_common(1)[0][0].capitalize()
             return (
-                f"{_of(self.foreign, self.lines)} in {script} script, which {self.model} was not "
+                f"{self._of(self.foreign)} in {script} script, which {self.model} was not "
                 f"trained to read (it reads {scripts}): expect nonsense"
             )
         if self.unusual and self.unusual >= WARN_SHARE * self.lines:
             trained = f" ({self.statistics.name})" if self.statistics.name else ""
             return (
-                f"{_of(self.unusual, self.lines)} unlike what {self.model} was trained on"
+                f"{self._of(self.unusual)} unlike what {self.model} was trained on"
                 f"{trained}: do not rely on the result"
             )
         return None
 
-
-def _of(count: int, lines: int) -> str:
-    return f"{count:,} of {lines:,} line{'s are' if lines > 1 else ' is'}"
+    def _of(self, count: int) -> str:
+        verb = "s are" if self.lines > 1 else " is"
+        return f"{count:,} of {self.lines:,} {self.unit}{verb}"

@@ -262,20 +262,21 @@ class Model:
 
     def is_unusual(self, translation: Translation, decode: DecodeConfig | None = None) -> bool:
         """Tell whether a source is unlike what the model was trained on, as far as it can tell."""
-        calibration = self.checker.calibration
         penalty = (decode or self.decode).length_penalty
-        return calibration is not None and calibration.field.is_unusual(
+        return self.calibration is not None and self.calibration.field.is_unusual(
             translation, self.source.vocabulary, penalty
         )
 
     @cached_property
+    def calibration(self) -> Calibration | None:
+        """What `check.json` of the first directory says, if there is one."""
+        return Calibration.load(self.directory) if self.directory else None
+
+    @cached_property
     def checker(self) -> OmissionChecker:
         """What finds omissions, with the lexicon and the calibration of the first directory."""
-        lexicon = calibration = None
-        if self.directory:
-            lexicon = Lexicon.load(self.directory / LEXICON_FILE)
-            calibration = Calibration.load(self.directory)
-        return OmissionChecker(self.engine, self.source, self.target, lexicon, calibration)
+        lexicon = Lexicon.load(self.directory / LEXICON_FILE) if self.directory else None
+        return OmissionChecker(self.engine, self.source, self.target, lexicon, self.calibration)
 
     def _segments(
         self, text: str, number: int, limit: int, overlong: Overlong

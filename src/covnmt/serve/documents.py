@@ -18,6 +18,7 @@ from covnmt.serve.service import (
     gather_futures,
     numbered_prefixes,
 )
+from covnmt.serve.warnings import find_warnings
 from covnmt.serve.work import TranslateWork
 from covnmt.text.documents import DocumentFormat, markup_size
 
@@ -30,8 +31,11 @@ async def translate_documents(
     document_format: DocumentFormat,
     terms: Terms,
     beam: int | None = None,
-) -> list[TranslatedDocument]:
-    """Translate documents sentence by sentence; their markup is handled in other threads."""
+) -> tuple[list[TranslatedDocument], list[dict[str, str]]]:
+    """Translate documents sentence by sentence; their markup is handled in other threads.
+
+    Also return warnings about them.
+    """
     markup, limit = (
         sum(markup_size(s, document_format) for s in sources),
         service.settings.max_markup,
@@ -46,10 +50,11 @@ async def translate_documents(
         add_log_fields(request.scope, text=sources)
     run = partial(service.background.run, client_name(request))
     batch = await run(DocumentBatch, sources, document_format, terms)
-    translations: list[Translation] = []
+    translations, first = list[Translation](), list[Translation]()
     while sentences := await run(batch.advance, translations):
         service.check_size(request, model, len(sentences))
         work = [TranslateWork((sentence,), decode) for sentence in sentences]
         prefixes = numbered_prefixes("sentence", len(sentences))
         translations = await gather_futures(service.submit(request, model, work, prefixes))
-    return batch.results()
+        first = first or translations  # later ones have placeholders in them
+    return batch.results(), find_warnings(model.spec.name, model.properties.field, first)

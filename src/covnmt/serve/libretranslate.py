@@ -269,7 +269,7 @@ async def _translate_with(
     """Return translations and alternatives, which HTML has none of, as in LibreTranslate."""
     if body.format == "html":
         translating = translate_documents(service, request, model, sources, "html", NO_TERMS)
-        documents = await service.finish(request, None, translating)
+        documents, _ = await service.finish(request, None, translating)
         return [(document.text, []) for document in documents]
     nbest = 1 + body.alternatives
     beam = max(nbest, model.decode.beam) if body.alternatives else None

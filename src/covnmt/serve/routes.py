@@ -71,14 +71,15 @@ def build_api_router(service: TranslationService) -> APIRouter:
                 service, request, model, sources, body.format, required_terms(body), body.beam
             )
             with_terms = bool(body.terms)
-            documents = await service.finish(request, body.timeout, translating)
+            documents, warnings = await service.finish(request, body.timeout, translating)
             translations = [document_json(document, with_terms) for document in documents]
-            return JSONResponse({"model": model.spec.name, "translations": translations})
+            content = {"model": model.spec.name, "translations": translations}
+            return JSONResponse(content | {"warnings": warnings})
         submitted = await service.submit_texts(
             request, model, body.text, body.beam, body.nbest, parts=body.parts
         )
         done = await service.finish(request, body.timeout, gather_futures(submitted.futures))
-        return await translate_response(model.spec.name, submitted.join(done), body.parts)
+        return await translate_response(model, submitted.join(done), body.parts)
 
     @router.post(
         "/translate/stream",

@@ -239,11 +239,22 @@ class TextOut(BaseModel):
     terms: list[TermOut] | None = None
 
 
+class WarningOut(BaseModel):
+    """Why not to rely on the translations."""
+
+    kind: Literal["script", "unusual", "unfinished"]
+    message: str
+
+
 class TranslateResponse(BaseModel):
     """Results in the order of the request."""
 
     model: str
     translations: list[TextOut]
+    warnings: list[WarningOut] = Field(
+        description="the text is in a script that the model does not read (`script`), is unlike "
+        "what the model was trained on (`unusual`), or the search gave up (`unfinished`)"
+    )
 
 
 class AlignmentOut(BaseModel):

@@ -12,6 +12,7 @@ from fastapi import Request
 from starlette.responses import Response
 
 from covnmt.base.errors import UserError
+from covnmt.inference.field import FieldStatistics
 from covnmt.inference.translate import Translation, override_decoding
 from covnmt.serve.background_threads import BackgroundThreads
 from covnmt.serve.monitoring import CLIENT_CLOSED_REQUEST, add_log_fields, client_address
@@ -20,6 +21,7 @@ from covnmt.serve.schemas import sentence_json
 from covnmt.serve.security import RequestRefusedError
 from covnmt.serve.served_model import ServedModel
 from covnmt.serve.settings import ApiKey, ServeSettings
+from covnmt.serve.warnings import find_warnings
 from covnmt.serve.work import ProgressCallback, R, TranslateWork, Work
 from covnmt.serve.worker_process import WorkerDiedError
 from covnmt.text.sentences import SplitText, split_into_sentences
@@ -37,6 +39,7 @@ class SubmittedTexts:
 
     layouts: list[SplitText]
     futures: "list[Future[Translation]]"
+    field: FieldStatistics | None = None  # what the model was trained on
 
     def join(self, translations: Sequence[Translation]) -> list[tuple[str, list[Translation]]]:
         """Return every text put together again, and the translations of its sentences."""
@@ -98,7 +101,7 @@ class TranslationService:
         futures = self.submit(request, model, work, prefixes, on_partial)
         if self.settings.log_text:
             add_log_fields(request.scope, text=texts)
-        return SubmittedTexts(layouts, futures)
+        return SubmittedTexts(layouts, futures, model.properties.field)
 
     async def _split(self, request: Request, texts: Sequence[str]) -> list[SplitText]:
         """Split texts into sentences, in another thread if that takes a while."""
@@ -241,7 +244,7 @@ class PartialTranslations:
 
 
 async def translate_response(
-    model: str, texts: Sequence[tuple[str, list[Translation]]], parts: Sequence[str]
+    model: ServedModel, texts: Sequence[tuple[str, list[Translation]]], parts: Sequence[str]
 ) -> Response:
     """Write the answer in a thread, hypothesis by hypothesis: others are answered meanwhile."""
 
@@ -250,7 +253,10 @@ async def translate_response(
         for text, translations in texts:
             sentences = ",".join(encode_sentence(sentence, parts) for sentence in translations)
             rows.append(f'{{"text":{to_json(text)},"sentences":[{sentences}]}}')
-        return f'{{"model":{to_json(model)},"translations":[{",".join(rows)}]}}'.encode()
+        name, done = model.spec.name, [sentence for _, each in texts for sentence in each]
+        warnings = to_json(find_warnings(name, model.properties.field, done))
+        content = f'"model":{to_json(name)},"translations":[{",".join(rows)}],"warnings":{warnings}'
+        return f"{{{content}}}".encode()
 
     return Response(await asyncio.to_thread(encode), media_type="application/json")
 
@@ -297,7 +303,9 @@ async def stream_events(
                 content = positions[number] | sentence_json(news, parts)
                 yield await asyncio.to_thread(format_event, "sentence", content)
         texts = [text for text, _ in submitted.join(done)]
-        yield format_event("done", {"model": model, "texts": texts})
+        warnings = find_warnings(model, submitted.field, done)
+        content = {"model": model, "texts": texts, "warnings": warnings}
+        yield format_event("done", content)
     except TimeoutError:
         yield format_event("error", {"error": "not done in time; send less at once"})
     except (UserError, WorkerDiedError) as error:
