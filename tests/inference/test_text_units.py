@@ -2,7 +2,7 @@
 
 import pytest
 
-from covnmt.inference.text_units import TextUnits, find_units
+from covnmt.inference.text_units import TextUnits, find_clauses, find_units
 from covnmt.model.directory import find_model
 from covnmt.text.codec import Codec
 from covnmt.text.moses import MosesTokenizer
@@ -86,3 +86,29 @@ def test_a_subword_across_a_sentence_end_changes_no_tokens() -> None:
     settings = TokenizerSettings(kind="characters", unspaced=True)
     line = TextUnits.from_line("あ。「い」。", Codec(settings, Greedy(), NO_WORDS))
     assert line.tokens == tuple("あ。「い」。")
+
+
+# Tokens, each a word or a mark, and the clauses that they form.
+CLAUSES = [
+    ("he came , she went home .", ["he came ,", "she went home ."]),
+    ("it has 1,000 members in all", ["it has 1,000 members in all"]),
+    ("it has 1 , 000 members in all", ["it has 1 , 000 members in all"]),
+    ("at home 10:30 we ate: they slept", ["at home 10:30 we ate:", "they slept"]),
+    ("江戸 で 生まれ 、 京都 で 死んだ", ["江戸 で 生まれ 、", "京都 で 死んだ"]),
+    ("古い 寺 は 、 山 に ある", ["古い 寺 は 、", "山 に ある"]),
+    ("古い 寺 、 新しい 神社 と 庭", ["古い 寺 、 新しい 神社 と 庭"]),
+    ("赤い カメラ と 、 青い 本", ["赤い カメラ と 、 青い 本"]),
+    ("寺 や 庭 など 、 古い もの", ["寺 や 庭 など 、 古い もの"]),
+    ("各 机关 、 学校 、 公司 及 团体", ["各 机关 、 学校 、 公司 及 团体"]),
+    ("他 来 了 ， 她 走 了", ["他 来 了 ，", "她 走 了"]),
+]
+
+
+@pytest.mark.parametrize(("text", "clauses"), CLAUSES)
+def test_clauses_end_at_commas_but_not_between_items_of_a_list(
+    text: str, clauses: list[str]
+) -> None:
+    tokens = text.split()
+    units = [range(k, k + 1) for k, token in enumerate(tokens) if token.isalnum()]
+    found = [" ".join(tokens[part.start : part.stop]) for part in find_clauses(tokens, units)]
+    assert found == clauses

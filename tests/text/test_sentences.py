@@ -33,6 +33,13 @@ CASES = [
     ("وہ گیا۔ کیا؟ ہاں۔", ["وہ گیا۔", "کیا؟", "ہاں۔"]),
     ("Am 13. Oktober, z. B. im 19. Jahrhundert.", ["Am 13. Oktober, z. B. im 19. Jahrhundert."]),
     ("Siehe Nr. 5 bzw. Seite 13. Er kam.", ["Siehe Nr. 5 bzw. Seite 13.", "Er kam."]),
+    ("Es sind 3 Mio. Euro bzw. 2 Mrd. Yen. Gut.", ["Es sind 3 Mio. Euro bzw. 2 Mrd. Yen.", "Gut."]),
+    ("Siehe §§ 12 ff. BGB (vgl. Abs. 2). Gut.", ["Siehe §§ 12 ff. BGB (vgl. Abs. 2).", "Gut."]),
+    ("See e.g. Rome (cf. Fig. 3). Go on.", ["See e.g. Rome (cf. Fig. 3).", "Go on."]),
+    (
+        "He said no. Look at no. 5 of this Art. It",
+        ["He said no.", "Look at no. 5 of this Art.", "It"],
+    ),
     ("„Ja.“ »Nein.« Dann", ["„Ja.“", "»Nein.«", "Dann"]),
     ("« Oui. » Il part ! « Non. » « Si »", ["« Oui. »", "Il part !", "« Non. »", "« Si »"]),
     ("¿Cómo estás? ¡Bien! «Sí.» Vale.", ["¿Cómo estás?", "¡Bien!", "«Sí.»", "Vale."]),

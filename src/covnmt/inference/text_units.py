@@ -23,6 +23,9 @@ from covnmt.text.tokenize import (
 
 MIN_CLAUSE_WORDS = 2
 _CLAUSE_END = re.compile(r"[,;:、，；：—–]")
+# Before the Japanese comma 、 these end a clause; after a noun it only separates items of a list.
+_VERB_ENDING = re.compile("[てでがしりきちにいみびぎえけせねめれげべばらとはもずくう]$")
+_NOT_VERB_ENDING = re.compile("(?:など|[ァ-ヺー一-鿿]と)$")
 _ALWAYS_APART = ("moses", "whitespace")  # tokenizers whose tokens are separated by spaces
 
 
@@ -120,10 +123,13 @@ def _shift(ranges: Iterable[range], by: int) -> list[range]:
 
 
 def find_clauses(tokens: Sequence[str], units: Sequence[range]) -> list[range]:
-    """Split a sentence after commas, colons and semicolons, unless few words remain."""
+    """Split a sentence after commas, colons and semicolons, unless few words remain.
+
+    Commas inside numbers and between the items of a list in Chinese or Japanese (、) are none.
+    """
     clauses, start = [], 0
     for k, token in enumerate(tokens[:-1], 1):
-        if not _CLAUSE_END.search(token):
+        if not _ends_clause("".join(tokens[max(start, k - 3) : k - 1]), token, tokens[k]):
             continue
         before = sum(start <= unit.start < k for unit in units)
         after = sum(unit.start >= k for unit in units)
@@ -132,6 +138,20 @@ def find_clauses(tokens: Sequence[str], units: Sequence[range]) -> list[range]:
             clauses.append(range(start, k))
             start = k
     return [*clauses, range(start, len(tokens))] if tokens else []
+
+
+def _ends_clause(before: str, token: str, after: str) -> bool:
+    """Tell whether a token has a mark that ends a clause; `before` is the text that precedes it."""
+    text = before + token
+    for mark in _CLAUSE_END.finditer(text, len(before)):
+        preceding, following = text[: mark.start()], (text[mark.end() :] + after)[:1]
+        if preceding[-1:].isdecimal() and following.isdecimal():
+            continue
+        if mark[0] != "、" or (
+            _VERB_ENDING.search(preceding) and not _NOT_VERB_ENDING.search(preceding)
+        ):
+            return True
+    return False
 
 
 def _lexicon_words(

@@ -27,10 +27,14 @@ LINE_BREAK = re.compile(r"[\n\r\x0b\x0c\x85\u2028\u2029]")
 ALWAYS_END_MARKS = f"。！？{FULL_STOPS}"
 END_MARKS = f".!?…؟{ALWAYS_END_MARKS}"
 SPACED_CLOSING = re.compile(r"\s+»(?=\s|$)")  # French
+OPENING_MARKS = "\"'«»‹›„“‘([「『（"
 CLOSING_MARKS = "\"'«»‹›“”‘’)]」』）"
-ENGLISH = ("mr", "mrs", "ms", "dr", "prof", "st", "no", "vs", "cf", "fig", "e.g", "i.e")
-SPANISH, GERMAN = ("sr", "sra"), ("bzw", "ca", "d.h", "nr", "u.a", "z.b")
-ABBREVIATIONS = frozenset((*ENGLISH, *SPANISH, *GERMAN))
+ENGLISH = "mr mrs ms dr prof st vs cf approx e.g i.e al"
+SPANISH = "sr sra"
+GERMAN = "bzw ca d.h i.d.r u.a u.u z.b z.t mio mrd tsd ff vgl evtl ggf inkl exkl zzgl bspw sog"
+ABBREVIATIONS = frozenset(f"{ENGLISH} {SPANISH} {GERMAN}".split())
+# They do not end a sentence before a number; elsewhere they are words too ("no", German "Art").
+BEFORE_NUMBERS = frozenset(("no", "nr", "fig", "vol", "pp", "sec", "eq", "art", "abs", "kap", "bd"))
 # German dates and centuries: a number with a full stop before a capitalized noun.
 ORDINAL = re.compile(
     r"\d\d?\.\s+(?:Jahrhundert|Januar|Februar|März|April|Mai|Juni|Juli|August|September|Oktober"
@@ -101,4 +105,7 @@ def _ends_sentence(text: str, match: re.Match[str]) -> bool:
     if last[-1] != ".":
         return True
     word, ordinal = last.rstrip(END_MARKS).lower(), ORDINAL.match(text, match.start() - len(last))
+    word = word.lstrip(OPENING_MARKS)
+    if word in BEFORE_NUMBERS and text[match.end()].isdecimal():
+        return False
     return len(word) != 1 and word not in ABBREVIATIONS and not ordinal
