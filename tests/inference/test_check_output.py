@@ -1,6 +1,7 @@
 """What a check prints: findings by pair, JSON, and a summary."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -14,7 +15,7 @@ from covnmt.inference.omissions import (
     TextPair,
 )
 
-CLAUSE = Omission("b c", 1, 3, 4.25, 0.91, "clause")
+CLAUSE = Omission("b c", 1, 3, 4.25, 0.91, "clause", 2, 5)
 
 
 def report(*omissions: Omission, unrelated: float = 0.0, unusual: bool = False) -> OmissionReport:
@@ -40,10 +41,35 @@ def test_json_has_an_object_for_every_pair() -> None:
     rows = [json.loads(line) for line in format_pairs(PAIRS, as_json=True)]
     assert [row["id"] for row in rows] == ["1", "2", "7", "9"]
     assert rows[0]["left_out"] == [
-        {"text": "b c", "start": 1, "end": 3, "gain": 4.25, "probability": 0.91, "kind": "clause"}
+        {
+            "text": "b c",
+            "start": 1,
+            "end": 3,
+            "gain": 4.25,
+            "probability": 0.91,
+            "kind": "clause",
+            "start_char": 2,
+            "end_char": 5,
+        }
     ]
     assert (rows[1]["left_out"], rows[2]["unrelated"], rows[2]["unusual"]) == ([], 0.99, True)
     assert rows[3] == {"id": "9", "skipped": "200 tokens"}
+
+
+def test_a_finding_is_on_one_line_and_in_one_column() -> None:
+    wrapped = replace(CLAUSE, text="b\n\tc")
+    assert [str(found) for found in findings(report(wrapped))] == ["OMISSION\t0.91\tb c"]
+
+
+@pytest.mark.parametrize(
+    ("unrelated", "limit", "is_found"),
+    [(0.6, 0.5, True), (0.6, 0.8, False), (0.4, 0.5, False), (0.4, 0.3, True), (0.0, 0.0, False)],
+)
+def test_no_translation_at_all_is_found_from_the_probability_that_was_asked_for(
+    unrelated: float, limit: float, is_found: bool
+) -> None:
+    made = replace(report(unrelated=unrelated), min_probability=limit)
+    assert bool(list(findings(made))) is is_found
 
 
 def test_a_skipped_pair_has_no_findings() -> None:

@@ -158,6 +158,7 @@ def test_omitted_words_are_found(
     assert [each.text for each in found.omissions] == left_out
     for each in found.omissions:
         assert " ".join(found.source_tokens[each.start : each.end]) == each.text
+        assert source[each.start_char : each.end_char] == each.text
         assert each.probability > 0.5
     assert found.words == found.judged
 
@@ -171,6 +172,7 @@ def test_omitted_sentences_are_found_as_a_whole(
     assert list(found.source_tokens) == source.split()
     for each in found.omissions:
         assert " ".join(found.source_tokens[each.start : each.end]) == each.text
+        assert source[each.start_char : each.end_char] == each.text
 
 
 @pytest.mark.parametrize(("source", "target", "left_out"), CLAUSES)

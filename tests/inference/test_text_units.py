@@ -112,3 +112,28 @@ def test_clauses_end_at_commas_but_not_between_items_of_a_list(
     units = [range(k, k + 1) for k, token in enumerate(tokens) if token.isalnum()]
     found = [" ".join(tokens[part.start : part.stop]) for part in find_clauses(tokens, units)]
     assert found == clauses
+
+
+# Lines as they are given, and the words that are marked in them.
+RAW_LINES = [
+    ("zh-en", "前項　規定，自２０２０年 １月１日施行。", ["２０２０年 １月１日", "施行"]),
+    ("zh-en", "圖書館應保存閱覽紀錄。", ["圖書館", "閱覽紀錄"]),
+    ("ja-en", "驫木神社は ①、 鼉太鼓を ｹﾞｲｼｬが", ["驫木神社", "鼉太鼓", "ｹﾞｲｼｬ"]),
+]
+
+
+@pytest.mark.parametrize(("model", "line", "words"), RAW_LINES)
+def test_units_are_characters_of_the_line_as_it_was_given(
+    model: str, line: str, words: list[str]
+) -> None:
+    units = TextUnits.from_line(line, Codec.load(find_model(model), "source"))
+    spans = [units.characters(range(j, j + 1)) for j in range(len(units.tokens))]
+    for word in words:
+        start = line.index(word)
+        tokens = [
+            j for j, (first, last) in enumerate(spans) if first < start + len(word) and start < last
+        ]
+        first, last = units.characters(range(tokens[0], tokens[-1] + 1))
+        assert word in line[first:last]
+        assert last - first <= len(word) + 4  # a token may be longer
+    assert units.characters(range(len(units.tokens))) == (0, len(line))

@@ -75,7 +75,7 @@ def test_reasons_show_subwords_as_words() -> None:
 def test_a_checked_translation_has_the_omissions_of_the_check_instead_of_low_attention() -> None:
     made = translation("x", [[0.95, 0.05]], None)
     assert find_remarks(replace(made, omissions=())) == []
-    omission = Omission("a .", 0, 2, 3.0, 0.75, "phrase")
+    omission = Omission("a .", 0, 2, 3.0, 0.75, "phrase", 0, 3)
     found = find_remarks(replace(made, source_tokens=("a", "."), omissions=(omission,)))
     assert [(each.position, each.kind) for each in found] == [(0, "left out")]  # no mark
     assert "“a .”, with a probability of 0.75" in found[0].reason

@@ -8,7 +8,6 @@ from covnmt.base.files import write_bytes
 from covnmt.evaluation.rendering import render_template
 from covnmt.inference.check_output import Finding, findings
 from covnmt.inference.omissions import CheckedPair, OmissionReport
-from covnmt.text.tokenize import SPACE_SYMBOL, spell_byte_tokens
 
 
 @dataclass(frozen=True)
@@ -39,20 +38,11 @@ def write_omission_page(path: Path, pairs: Iterable[CheckedPair], summary: str) 
 def page_row(checked: CheckedPair) -> PageRow:
     """Split the source of a pair into marked and other text."""
     pair, report = checked
-    runs: list[Run] = []
+    runs, end = list[Run](), 0
     if isinstance(report, OmissionReport):
-        words, end = _shown_tokens(report.source_tokens), 0
         for omission in report.omissions:
-            runs.append(Run("".join(words[end : omission.start]), None))
-            end = omission.end
-            text = "".join(words[omission.start : end])
-            runs.append(Run(text, omission.probability))
-        runs.append(Run("".join(words[end:]), None))
+            runs.append(Run(pair.source[end : omission.start_char], None))
+            end = omission.end_char
+            runs.append(Run(pair.source[omission.start_char : end], omission.probability))
+    runs.append(Run(pair.source[end:], None))
     return PageRow(pair.id, runs, pair.target, [*findings(report)])
-
-
-def _shown_tokens(tokens: Sequence[str]) -> list[str]:
-    """Return tokens as they read one after the other."""
-    is_split = any(token.startswith(SPACE_SYMBOL) for token in tokens)
-    space = "" if is_split else " "
-    return [space + token.replace(SPACE_SYMBOL, " ") for token in spell_byte_tokens(tokens)]

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from covnmt.base.console import warn
 from covnmt.inference.field import FieldMonitor
-from covnmt.inference.omissions import MIN_PROBABILITY, CheckedPair, OmissionReport, SkippedPair
+from covnmt.inference.omissions import CheckedPair, OmissionReport, SkippedPair
 
 NOT_A_TRANSLATION = "NOT A TRANSLATION"
 
@@ -20,14 +20,15 @@ class Finding(NamedTuple):
     text: str
 
     def __str__(self) -> str:
-        return f"{self.label}\t{self.probability:.2f}\t{self.text}"
+        text = " ".join(self.text.split())  # on one line, in one column
+        return f"{self.label}\t{self.probability:.2f}\t{text}"
 
 
 def findings(report: OmissionReport | SkippedPair) -> Iterator[Finding]:
     """Yield what was found in a pair."""
     if isinstance(report, SkippedPair):
         return
-    if report.unrelated >= MIN_PROBABILITY:
+    if report.is_unrelated:
         yield Finding(NOT_A_TRANSLATION, report.unrelated, "")
     for omission in report.omissions:
         yield Finding("OMISSION", omission.probability, omission.text)

@@ -73,12 +73,14 @@ class TextPair(NamedTuple):
 class Omission:
     """A part of the source that a translation probably leaves out."""
 
-    text: str
+    text: str  # as the source has it
     start: int  # first token
     end: int  # after the last token
     gain: float  # in nats, of the log-probability of the translation without the part
     probability: float
     kind: Kind
+    start_char: int  # first character of the source
+    end_char: int  # after the last character
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +95,12 @@ class OmissionReport:
     judged: int  # of them, those that can be judged
     probabilities: dict[range, float] = field(default_factory=dict)  # of all that was looked at
     model_translation: str | None = None
+    min_probability: float = MIN_PROBABILITY  # of what is reported
+
+    @property
+    def is_unrelated(self) -> bool:
+        """Whether it is probably no translation of the source at all."""
+        return self.unrelated > 0 and self.unrelated >= self.min_probability
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values; gains and probabilities are rounded to four decimal places."""
@@ -400,7 +408,7 @@ class OmissionChecker:
         if has_words and not pair.target.units:
             unrelated = 1.0
             omissions.append(self._omission(pair, range(len(source.ids)), (1.0, 0.0), "line"))
-        elif unrelated < min_probability or not has_words:
+        elif unrelated < max(min_probability, MIN_PROBABILITY) or not has_words:
             parts, scores = _runs(search.removed, pair, gap=False), search.scores
             omissions += [
                 self._omission(pair, span, max(scores[p] for p in members), _kind(span, pair))
@@ -426,13 +434,15 @@ class OmissionChecker:
             words=len(source.units),
             judged=pair.evidence.judged if self.lexicon else len(source.units),
             probabilities={p: score[0] for p, score in (search.scores | words).items()},
+            min_probability=min_probability,
         )
 
     def _omission(
         self, pair: Pair, span: range, score: tuple[float, float], kind: Kind
     ) -> Omission:
-        text = self.source.detokenize(pair.source.tokens[span.start : span.stop])
-        return Omission(text, span.start, span.stop, score[1], score[0], kind)
+        start, end = pair.source.characters(span)
+        text = pair.source.line[start:end]
+        return Omission(text, span.start, span.stop, score[1], score[0], kind, start, end)
 
 
 def _most_probable(scores: Scores) -> range | None:

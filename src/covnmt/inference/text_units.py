@@ -8,9 +8,11 @@ each subword of a language without spaces is a word.
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import accumulate, chain, groupby, pairwise
 
 from covnmt.data.lexicon import LexiconSide
+from covnmt.inference.aligned_text import Span, token_spans
 from covnmt.text.characters import is_grapheme_extension
 from covnmt.text.codec import Codec
 from covnmt.text.sentences import split_into_sentences
@@ -65,6 +67,16 @@ class TextUnits:
             clauses += _shift(find_clauses(sentence_tokens, sentence_units), sentence.start)
         ids = codec.vocabulary.encode(tokens)
         return cls(line, texts, tokens, ids, sentences, units, clauses, keys)
+
+    @cached_property
+    def _token_spans(self) -> list[Span]:
+        return token_spans(self.tokens, self.line)
+
+    def characters(self, tokens: range) -> Span:
+        """Return where tokens are in the line as it was given, without spaces around them."""
+        spans = self._token_spans[tokens.start : tokens.stop]
+        spans = [span for span in spans if self.line[slice(*span)].strip()]
+        return (spans[0][0], spans[-1][1]) if spans else (0, 0)
 
     def units_in(self, sentence: range) -> list[range]:
         """Return the units of a sentence."""

@@ -277,7 +277,7 @@ class AlignResponse(BaseModel):
 class LeftOutWords(BaseModel):
     """A part of the source that is probably left out: a hint, not proof."""
 
-    text: str
+    text: str = Field(description="as the source has it")
     start: int = Field(description="first token")
     end: int = Field(description="after the last token")
     gain: float = Field(
@@ -285,6 +285,8 @@ class LeftOutWords(BaseModel):
     )
     probability: float = Field(description="that it is left out")
     kind: str = Field(description="line, sentence, clause, phrase or word")
+    start_char: int = Field(description="first character (Unicode code point) of the source")
+    end_char: int = Field(description="after the last character")
 
 
 class CheckOut(BaseModel):
