@@ -27,6 +27,7 @@ from covnmt.base.errors import UserError
 
 # What parsers of JSON and TOML raise, also for numbers of thousands of digits and deep nesting.
 PARSE_ERRORS = (ValueError, RecursionError)
+BLOCK_BYTES = 1 << 16
 
 
 def open_decompressed(path: Path) -> IO[bytes]:
@@ -70,6 +71,17 @@ def file_digest(path: Path) -> str:
         raise UserError(f"{path}: a pipe, which can be read only once; write it to a file first")
     with _explain_read_errors(path), path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def read_blocks(path: Path) -> Iterator[bytes]:
+    """Yield the content of a file, decompressed, in blocks."""
+    refuse_pipe(path, "write it to a file first")
+    with open_decompressed(path) as stream:
+        try:
+            while block := stream.read(BLOCK_BYTES):
+                yield block
+        except (EOFError, lzma.LZMAError, zlib.error, OSError) as error:
+            raise UserError(f"{path}: cannot be read ({error})") from None
 
 
 def decode_lines(stream: Iterable[bytes], name: str) -> Iterator[str]:
