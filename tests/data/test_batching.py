@@ -203,11 +203,11 @@ def test_resuming_gives_the_same_batches(config: DataConfig, pairs: Lengths, sta
     assert same(whole, take(split, config, 10, BatchPosition(0, start)))
 
 
-@given(pairs=lengths, section=st.integers(1, 30), start=st.integers(0, 40))
-def test_sections_have_every_pair_once_per_epoch(pairs: Lengths, section: int, start: int) -> None:
+@given(pairs=lengths, shard=st.integers(1, 30), start=st.integers(0, 40))
+def test_sections_have_every_pair_once_per_epoch(pairs: Lengths, shard: int, start: int) -> None:
     split, config = make_split([*pairs, (1, 1)]), SCHEMES[1]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("covnmt.data.batching.SECTION_PAIRS", section)
+        patch.setattr("covnmt.data.batching.SHARD_PAIRS", shard)
         plans = train_batches(split, config, seed=7)
         batches = list(takewhile(lambda batch: batch.epoch < 2, plans))
         whole = take(split, config, start + 5)[start:]
@@ -216,7 +216,7 @@ def test_sections_have_every_pair_once_per_epoch(pairs: Lengths, section: int, s
         seen = [int(i) for batch in batches if batch.epoch == epoch for i in batch.indices]
         assert sorted(seen) == sorted(usable([*pairs, (1, 1)]))
     blocks = {batch.position.block for batch in batches}
-    assert len(blocks) == 2 * -(-len(usable([*pairs, (1, 1)])) // section)
+    assert len(blocks) == 2 * -(-len(usable([*pairs, (1, 1)])) // shard)
 
 
 def test_lengths_are_not_read_where_all_pairs_are_known_to_fit() -> None:

@@ -15,7 +15,7 @@ from covnmt.base.arrays import AnyArray
 from covnmt.base.config import DecodeConfig
 from covnmt.decoding.backtrace import Hypothesis
 from covnmt.decoding.beam_search import beam_search
-from covnmt.decoding.penalties import MAX_RETRY_ROWS, are_loops
+from covnmt.decoding.search_rules import MAX_RETRY_ROWS, are_loops
 
 from .table_scorer import END, NEVER, UNK, A, B, Table, V, batch, markov, random_table
 

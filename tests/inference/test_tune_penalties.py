@@ -14,7 +14,7 @@ from covnmt.base.config import DecodeConfig
 from covnmt.base.errors import UserError
 from covnmt.base.files import read_lines, write_lines
 from covnmt.decoding.onnx.export import export_model
-from covnmt.decoding.penalties import penalized_score, search_attempts
+from covnmt.decoding.search_rules import penalized_score, search_attempts
 from covnmt.inference.model import Model, ModelLoader
 from covnmt.inference.parallel import TranslationJob
 from covnmt.inference.translate import Translation

@@ -99,10 +99,13 @@ FOREIGN: dict[str, tuple[str, str]] = {
     "another program's": ('{"hidden_size": 768}', "not made by `covnmt train`"),
     "format is text": ('{"format": "1", "words": {}}', "not made by `covnmt train`"),
     "newer": ('{"format": 99, "anything": 1}', r"newer covnmt \(format 99\); please upgrade"),
-    "no words": ('{"format": 1}', "words must give the size"),
-    "too many": ('{"format": 1, "words": {"source": 5, "target": 1000000001}}', "words must give"),
-    "no number": ('{"format": 1, "words": {"source": 5, "target": true}}', "words must give"),
-    "one side": ('{"format": 1, "words": {"source": 5}}', "words must give the size"),
+    "no words": ('{"format": 1}', "must hold the sizes"),
+    "too many": (
+        '{"format": 1, "words": {"source": 5, "target": 1000000001}}',
+        "must hold the sizes",
+    ),
+    "no number": ('{"format": 1, "words": {"source": 5, "target": true}}', "must hold the sizes"),
+    "one side": ('{"format": 1, "words": {"source": 5}}', "must hold the sizes"),
     "too wide": (
         '{"format": 1, "words": {"source": 5, "target": 5}, "model": {"hidden": 1000002}}',
         "model.hidden: Input should be less than or equal to 1000000, not 1000002",

@@ -125,7 +125,7 @@ def test_weights_of_other_settings_are_refused_though_shapes_agree(
 ) -> None:
     directory = copy_model(open_model)
     before = set_key(directory, key, SHAPELESS[key])
-    difference = rf"{key}: {before!r} for them, {SHAPELESS[key]!r} there"
+    difference = rf"{key}: weights {before!r}, config.json {SHAPELESS[key]!r}"
     with pytest.raises(UserError, match=difference) as caught:
         open_model(directory)
     assert str(caught.value).startswith(str(directory / OPENERS[open_model]))

@@ -20,9 +20,9 @@ from tests.conftest import RunCli
 def model(run_cli: RunCli, tiny_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A trained and tuned model."""
     directory = tmp_path_factory.mktemp("smt") / "model"
-    trained = run_cli("smt", "train", tiny_corpus, directory, "--samplers", 1)
+    trained = run_cli("smt", "train", tiny_corpus, directory, "--chains", 1)
     assert trained.returncode == 0, trained.stderr
-    search = ("--reorder", 4, "--iterations", 4, "--nbest", 30, "--restarts", 3)
+    search = ("--distortion-limit", 4, "--iterations", 4, "--nbest", 30, "--restarts", 3)
     tuned = run_cli("smt", "tune", directory, *search)
     assert tuned.returncode == 0, tuned.stderr
     assert "before tuning" in tuned.stderr
@@ -46,7 +46,17 @@ def test_translation_is_better_than_word_for_word(
 ) -> None:
     source, reference = ((tiny_text / f"test.{e}").read_text().splitlines() for e in ("src", "tgt"))
     out, links = tmp_path / "out.txt", tmp_path / "out.links"
-    files = (tiny_text / "test.src", "-o", out, "--links", links, "--reorder", 4, "--workers", 2)
+    files = (
+        tiny_text / "test.src",
+        "-o",
+        out,
+        "--links",
+        links,
+        "--distortion-limit",
+        4,
+        "--workers",
+        2,
+    )
     done = run_cli("smt", "translate", model, *files)
     assert done.returncode == 0, done.stderr
     bleu = paper_bleu(out.read_text().splitlines(), [reference]).value
@@ -71,7 +81,9 @@ def test_json_output_can_be_evaluated(
 ) -> None:
     out, figures = tmp_path / "out.jsonl", tmp_path / "figures.json"
     text = (tiny_text / "test.src").read_bytes()
-    done = run_cli("smt", "translate", model, "--json", "-o", out, "--reorder", 4, stdin=text)
+    done = run_cli(
+        "smt", "translate", model, "--json", "-o", out, "--distortion-limit", 4, stdin=text
+    )
     assert done.returncode == 0, done.stderr
     given = ("-r", tiny_text / "test.tgt", "-s", tiny_text / "test.src")
     judged = run_cli("evaluate", out, *given, "-o", figures)

@@ -20,7 +20,7 @@ from covnmt.inference.model import Model
 from covnmt.inference.translate import Translation
 from covnmt.model.checkpoint import BEST_WEIGHTS, LAST_CHECKPOINT, load_tensors
 from covnmt.training import loop as training
-from covnmt.training.loop import batches_by_update, time_share, train
+from covnmt.training.loop import batches_by_update, elapsed_share, train
 from covnmt.training.loss import batch_loss
 from covnmt.training.optimizer import build_optimizer_step
 from covnmt.training.state import open_run
@@ -121,12 +121,12 @@ def test_run_resumed_after_an_epoch_equals_uninterrupted_run(
 def test_time_share_includes_time_before_a_resume(short: Config, tmp_path: Path) -> None:
     """The learning rate of a resumed run continues to fall where it was."""
     with open_run(short, tmp_path / "unlimited", CPU) as run:
-        assert time_share(run) == 0
+        assert elapsed_share(run) == 0
     train_changed(short, tmp_path / "run", train__updates=1)
     with open_run(changed(short, train__minutes=2.0), tmp_path / "run", CPU) as run:
         assert run.previous_seconds == run.counters.seconds > 0
         run.counters.seconds += 60
-        assert time_share(run) == (run.previous_seconds + 60) / (run.previous_seconds + 120)
+        assert elapsed_share(run) == (run.previous_seconds + 60) / (run.previous_seconds + 120)
 
 
 def test_time_limit_holds_for_each_call(short: Config, tmp_path: Path) -> None:

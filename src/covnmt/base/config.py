@@ -48,7 +48,8 @@ class DataConfig(Settings):
     batch_size: PositiveInt = Field(80, description="pairs per batch (paper batching)")
     pool: PositiveInt = Field(20, description="batches read and sorted together (paper batching)")
     batch_tokens: PositiveInt = Field(
-        4096, description="most tokens on the longer side, with padding (tokens)"
+        4096,
+        description="largest batch in tokens of the longer side, padding included (token batching)",
     )
     max_length: PositiveInt = Field(80, description="longest side of a training pair, in tokens")
 
@@ -199,9 +200,11 @@ class DecodeConfig(Settings):
     """Decoding (docs/paper-to-code.md, section 1.5)."""
 
     beam: BeamWidth = Field(10, description="1 is greedy")
-    nbest: BeamWidth = Field(1, description="translations per sentence, at most `beam`")
+    nbest: BeamWidth = Field(
+        1, description="translations per sentence, at most as many as the beam is wide"
+    )
     length_rules: bool = Field(
-        True, description="length between floor(J/2) and 3 J tokens (J counts the end symbol)"
+        True, description="output of half to three times as many tokens as the source"
     )
     max_length: PositiveInt = Field(
         500, description="maximum number of target tokens where length_rules is off"

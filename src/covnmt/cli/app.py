@@ -36,7 +36,8 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Train, run and inspect neural translators that keep track of what they translated.",
+    help="Train, run and evaluate neural translators with coverage: they record which source words "
+    "are already translated.",
 )
 for commands in (data, train, translate, evaluate, serve, models, doctor, reproduce):
     app.add_typer(commands.app)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from covnmt.text.tokenize import TokenizerSettings
 
 app = typer.Typer()
-corpus_app = typer.Typer(no_args_is_help=True, help="Open corpora that can be downloaded by name.")
+corpus_app = typer.Typer(no_args_is_help=True, help="List and download public parallel corpora.")
 app.add_typer(corpus_app, name="corpus")
 
 
@@ -45,7 +45,7 @@ PrepareOptions = Annotated[
 ]
 LanguageOption = Annotated[
     str | None,
-    typer.Option(help="language code such as de; give it always (default: en)", callback=language),
+    typer.Option(help="language code such as de; default: en", callback=language),
 ]
 TokenizerKind = Literal["moses", "jieba", "characters", "whitespace", "sentencepiece"]
 CHINESE = "zh"

@@ -213,7 +213,7 @@ def compare(
         ),
     ] = None,
     one_sided: Annotated[
-        bool, typer.Option(help="one-sided sign test: is the system better?")
+        bool, typer.Option(help="test only whether a system is better, not whether it differs")
     ] = False,
     index_base: IndexBaseOption = 0,
     unique_reference: UniqueReferenceOption = False,
@@ -222,7 +222,7 @@ def compare(
     as_json: JsonOption = False,
     out: ScoresOption = None,
 ) -> None:
-    """Compare systems on one test set, with significance tests."""
+    """Compare systems on one test set, with sign tests and bootstrap confidence intervals."""
     from covnmt.evaluation.evaluate import EvaluationOptions
     from covnmt.evaluation.evaluate import compare as run
     from covnmt.evaluation.tables import comparison_table, length_table, significance_table

@@ -48,7 +48,10 @@ def push(
 
 @app.command()
 def info(
-    target: Annotated[str | None, typer.Argument(help="recipe or model")] = None,
+    target: Annotated[
+        str | None,
+        typer.Argument(help="recipe or model; or give --model", metavar="RECIPE_OR_MODEL"),
+    ] = None,
     model: SingleModelOption = [],  # noqa: B006
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
     vocabulary_size: Annotated[

@@ -303,7 +303,8 @@ ModelOption = Annotated[
         "--model",
         "-m",
         envvar="COVNMT_MODEL",
-        help="model directory, or name of a bundled model; several: an ensemble",
+        help="model directory, bundled model (see `covnmt models`) or OWNER/NAME on the hub; "
+        "repeatable: an ensemble",
     ),
 ]
 # declared as a list, so that a second --model is an error and does not silently win
@@ -314,6 +315,6 @@ SingleModelOption = Annotated[
         "-m",
         envvar="COVNMT_MODEL",
         metavar="<path>",
-        help="model directory, or a bundled model",
+        help="model directory, bundled model (see `covnmt models`) or OWNER/NAME on the hub",
     ),
 ]

@@ -31,6 +31,12 @@ OPTION_NAMES = {
     "joining": "--symmetrize",
     "processes": "--workers",
     "sentences": "--max-sentences",
+    # as Moses calls them
+    "samplers": "--chains",
+    "options": "--ttable-limit",
+    "order": "--lm-order",
+    "reorder": "--distortion-limit",
+    "stack": "--stack-size",
 }
 ModelArgument = Annotated[Path, typer.Argument(help="made by `covnmt smt train`")]
 AlignOptions = Annotated[AlignerSettings, FromSettings(AlignerSettings, names=OPTION_NAMES)]

@@ -10,6 +10,16 @@ LINK_OPTIONS = {
     "--no-deterministic": "--no-unique-reference",
     "--forced": "--reference-attention",
 }
+ALIGNER_OPTIONS = {
+    "--joining": "--symmetrize",
+    "--processes": "--workers",
+    "--samplers": "--chains",
+}
+STACK_SEARCH_OPTIONS = {
+    "--processes": "--workers",
+    "--reorder": "--distortion-limit",
+    "--stack": "--stack-size",
+}
 RENAMED_OPTIONS = {
     "translate": {
         "--out": "--output-dir",
@@ -30,10 +40,14 @@ RENAMED_OPTIONS = {
     "report": {**LINK_OPTIONS, "--sentences": "--max-sentences"},
     "rate make": {"--sentences": "--max-sentences"},
     "reproduce": {"--at-once": "--workers"},
-    "smt train": {"--joining": "--symmetrize", "--processes": "--workers"},
-    "smt tune": {"--processes": "--workers", "--sentences": "--max-sentences"},
-    "smt translate": {"--processes": "--workers"},
-    "words align": {"--joining": "--symmetrize", "--processes": "--workers"},
+    "smt train": {
+        **ALIGNER_OPTIONS,
+        "--options": "--ttable-limit",
+        "--order": "--lm-order",
+    },
+    "smt tune": {**STACK_SEARCH_OPTIONS, "--sentences": "--max-sentences"},
+    "smt translate": STACK_SEARCH_OPTIONS,
+    "words align": ALIGNER_OPTIONS,
 }
 # these commands had --json FILE, and --json - for only the JSON on standard output
 JSON_FILE_COMMANDS = ("evaluate", "compare", "rate score")

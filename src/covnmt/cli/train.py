@@ -37,9 +37,7 @@ def train(
     run: Annotated[Path | None, typer.Option(help="run directory; default: runs/RECIPE")] = None,
     device: DeviceOption = "auto",
     threads: TrainingThreadsOption = 0,
-    gpus: Annotated[
-        int, typer.Option(min=1, help="number of workers, one per GPU (or CPU process)")
-    ] = 1,
+    gpus: Annotated[int, typer.Option(min=1, help="number of training processes, one per GPU")] = 1,
     max_restarts: Annotated[
         int, typer.Option(min=0, help="with --gpus: resume this many times when a worker dies")
     ] = 0,

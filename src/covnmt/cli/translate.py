@@ -58,13 +58,14 @@ def translate(
         Path | None, typer.Option(help="for --replace-unk: source word, tab, translation")
     ] = None,
     long_lines: Annotated[
-        Literal["cut", "split"], typer.Option(help="cut or split lines longer than --max-source")
+        Literal["cut", "split"],
+        typer.Option(help="what to do with sentences longer than --max-source"),
     ] = "cut",
     split_sentences: Annotated[
         bool,
         typer.Option(
-            help="translate the sentences of a line separately, or a line as one sentence, as in "
-            "test sets",
+            help="translate the sentences of a line separately; use --no-split-sentences for test "
+            "sets, where a line is one sentence",
         ),
     ] = True,
     document_format: Annotated[
@@ -150,8 +151,8 @@ def translate(
 
 @app.command()
 def align(
-    source: Path,
-    target: Path,
+    source: Annotated[Path, typer.Argument(help="source text")],
+    target: Annotated[Path, typer.Argument(help="its translation, line by line")],
     model: SingleModelOption = [],  # noqa: B006
     out: OutputOption = None,
     matrices: Annotated[
@@ -221,7 +222,10 @@ def check(
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
 ) -> None:
-    """Find omissions: parts of a text that its translation probably leaves out."""
+    """Find omissions: parts of a text that its translation probably leaves out.
+
+    The model must be calibrated, as the bundled ones are: see `covnmt calibrate`.
+    """
     from covnmt.evaluation.omission_page import write_omission_page
     from covnmt.inference.calibration import field_monitor
     from covnmt.inference.check_output import CheckSummary, format_pairs
@@ -265,10 +269,12 @@ def calibrate(
         list[Path] | None,
         typer.Option(help="text for a lexicon: source; the next --train is its translation"),
     ] = None,
-    field: Annotated[str, typer.Option(help="what the model knows, for warnings: laws")] = "",
+    field: Annotated[
+        str, typer.Option(help="kind of text the model was trained on, for warnings: laws")
+    ] = "",
     pairs: Annotated[int, typer.Option(min=50, help="at most this many of each dev set")] = 160,
 ) -> None:
-    """Calibrate `check` for a model, and make it a lexicon: a few minutes on one core."""
+    """Calibrate `covnmt check` for a model, and build its lexicon: a few minutes on one core."""
     from covnmt.inference.calibrate import calibrate_model
     from covnmt.model.directory import find_model
 

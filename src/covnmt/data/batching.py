@@ -1,7 +1,7 @@
 """Make batches in an order that depends only on settings, seed and batch number.
 
 So a resumed run continues with the batch that would have come next. Training batches come in
-blocks: the paper's pools (docs/paper-to-code.md, section 1.1), or sections of the shuffled corpus
+blocks: the paper's pools (docs/paper-to-code.md, section 1.1), or shards of the shuffled corpus
 sorted into buckets of similar length. A block is a pure function of its number, made from its own
 pairs alone, so neither the start of a run nor its memory depends on the size of the corpus.
 Letters: B pairs, J source and I target positions, both with the end symbol.
@@ -24,16 +24,14 @@ from covnmt.base.arrays import IntArray
 from covnmt.base.config import DataConfig
 from covnmt.base.errors import UserError
 from covnmt.data.corpus import Split, TokenIds
-from covnmt.data.padding import length_sorted_batches as by_length
-from covnmt.data.padding import pad_ids
+from covnmt.data.padding import length_sorted_batches, pad_ids
 from covnmt.text.vocabulary import PAD_ID
 
 T = TypeVar("T")
 
-# Batches that exchange pairs between epochs: enough to mix, few enough that the shorter sides of
-# the pairs have similar lengths too.
-BATCHES_PER_CELL = 16
-SECTION_PAIRS = 1 << 20  # at most; they are sorted into buckets together
+# Every epoch, pairs are shuffled within groups of so many batches of similar length.
+BATCHES_PER_GROUP = 16
+SHARD_PAIRS = 1 << 20  # at most; they are sorted into buckets together
 
 
 @dataclass(frozen=True)
@@ -142,7 +140,7 @@ def empty_batch() -> Batch:
 
 def evaluation_batches(split: Split, batch_size: int) -> Iterator[IntArray]:
     """Yield every pair once, shortest first."""
-    for batch in by_length(_longer_side(split, slice(None)).tolist(), batch_size):
+    for batch in length_sorted_batches(_longer_side(split, slice(None)).tolist(), batch_size):
         yield np.array(batch)
 
 
@@ -219,52 +217,52 @@ class PaperBatching:
 class TokenBatching:
     """Batches of pairs of similar length with at most `batch_tokens` on either side.
 
-    The shuffled corpus is read in sections, one per block. The pairs of a section are divided into
-    cells of similar length. Every epoch shuffles the pairs within each cell, cuts it into batches
+    The shuffled corpus is read in shards, one per block. The pairs of a shard are divided into
+    groups of similar length. Every epoch shuffles the pairs within each group, cuts it into batches
     and shuffles those. The cuts are the same in every epoch.
     """
 
     def __init__(self, split: Split, pairs: IntArray, batch_tokens: int, seed: int) -> None:
         self._split, self._pairs = split, pairs
         self._batch_tokens, self._seed = batch_tokens, seed
-        self._sections = -(-len(pairs) // SECTION_PAIRS)
-        self._section = lru_cache(maxsize=1)(self._divide_section)
+        self._shards = -(-len(pairs) // SHARD_PAIRS)
+        self._shard = lru_cache(maxsize=1)(self._divide_shard)
 
     def block(self, number: int) -> list[IntArray]:
-        section = self._section(number % self._sections)
+        shard = self._shard(number % self._shards)
         random = np.random.default_rng([self._seed, number])
-        shuffled = random.permutation(len(section.pairs))
-        by_cell = shuffled[np.argsort(section.cells[shuffled], kind="stable")]
-        batches = np.split(section.pairs[by_cell], section.cuts)
+        shuffled = random.permutation(len(shard.pairs))
+        by_group = shuffled[np.argsort(shard.groups[shuffled], kind="stable")]
+        batches = np.split(shard.pairs[by_group], shard.cuts)
         return [batches[i] for i in random.permutation(len(batches))]
 
     def epoch(self, position: BatchPosition) -> int:
-        return position.block // self._sections
+        return position.block // self._shards
 
-    def _divide_section(self, number: int) -> "Section":
-        first, end = (k * len(self._pairs) // self._sections for k in (number, number + 1))
-        return divide_into_cells(self._split, self._pairs[first:end], self._batch_tokens)
+    def _divide_shard(self, number: int) -> "ShuffledShard":
+        first, end = (k * len(self._pairs) // self._shards for k in (number, number + 1))
+        return divide_into_groups(self._split, self._pairs[first:end], self._batch_tokens)
 
 
-class Section(NamedTuple):
-    """Pairs sorted into cells, and the boundaries of their batches."""
+class ShuffledShard(NamedTuple):
+    """Pairs sorted into groups, and the boundaries of their batches."""
 
     pairs: IntArray
-    cells: npt.NDArray[np.int32]  # the cell of each pair
+    groups: npt.NDArray[np.int32]  # the group of each pair
     cuts: IntArray
 
 
-def divide_into_cells(split: Split, pairs: IntArray, batch_tokens: int) -> Section:
-    """Divide these pairs into cells of similar length."""
+def divide_into_groups(split: Split, pairs: IntArray, batch_tokens: int) -> ShuffledShard:
+    """Divide these pairs into groups of similar length."""
     source, target = split.lengths(pairs)
     longer = np.maximum(source, target) + 1  # with the end symbol
     buckets = np.searchsorted(_bucket_edges(int(longer.max())), longer)
     # within a bucket by the difference, so that the shorter sides are alike as well
     order = np.lexsort((target - source, buckets))
     bucket_starts = np.flatnonzero(np.diff(buckets[order])) + 1
-    cells, batches = _cut_buckets(np.split(longer[order], bucket_starts), batch_tokens)
-    numbers = np.repeat(np.arange(len(cells), dtype=np.int32), cells)
-    return Section(pairs[order], numbers, np.cumsum(batches)[:-1])
+    groups, batches = _cut_buckets(np.split(longer[order], bucket_starts), batch_tokens)
+    numbers = np.repeat(np.arange(len(groups), dtype=np.int32), groups)
+    return ShuffledShard(pairs[order], numbers, np.cumsum(batches)[:-1])
 
 
 def _bucket_edges(longest: int) -> list[int]:
@@ -276,14 +274,14 @@ def _bucket_edges(longest: int) -> list[int]:
 
 
 def _cut_buckets(buckets: Iterable[IntArray], batch_tokens: int) -> tuple[list[int], list[int]]:
-    """Return the number of pairs in each cell and batch, from the lengths in each bucket."""
-    cells, batches = [], []
+    """Return the number of pairs in each group and batch, from the lengths in each bucket."""
+    groups, batches = [], []
     for lengths in buckets:
         batch_size = max(1, batch_tokens // int(lengths.max()))
-        for cell in _split_evenly(len(lengths), batch_size * BATCHES_PER_CELL):
-            cells.append(cell)
-            batches += _split_evenly(cell, batch_size)
-    return cells, batches
+        for group in _split_evenly(len(lengths), batch_size * BATCHES_PER_GROUP):
+            groups.append(group)
+            batches += _split_evenly(group, batch_size)
+    return groups, batches
 
 
 def _split_evenly(total: int, limit: int) -> list[int]:

@@ -41,7 +41,7 @@ TokenIds = npt.NDArray[np.unsignedinteger[Any]]
 DROP_REASONS: dict[DropReason, str] = {
     "empty": "with an empty side",
     "too_long": "too long",
-    "ratio": "with too different lengths",
+    "ratio": "beyond the length ratio",
 }
 CORPUS_FORMAT = 1  # version of the files in a prepared directory
 REPORT_FILE = "corpus.json"

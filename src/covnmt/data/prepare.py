@@ -226,9 +226,9 @@ def _without_rare_words(
         raise UserError(f"no {side} word occurs {min_count} times: lower --min-count")
     if not settings.min_count:
         log(
-            f"{side}: all words of the training text would fit into the vocabulary, and the "
-            f"unknown word would never be trained; the {len(counts) - len(frequent):,} words that "
-            "occur once are left out (--min-count 1 keeps them)"
+            f"{side}: the vocabulary would hold every training word, so that the unknown word "
+            f"would stay untrained; {len(counts) - len(frequent):,} words that occur once become "
+            "unknown words (--min-count 1 keeps them)"
         )
     return frequent
 

@@ -39,7 +39,7 @@ class PrepareSettings(Settings):
     min_count: Count = Field(
         0,
         exclude_if=not_,
-        description="words of the vocabulary occur this often in the training text; 0: once, but "
+        description="least occurrences of a word of the vocabulary; 0: once, but "
         "twice where every word would fit and the unknown word would never be trained",
     )
     max_length: PositiveInt = Field(80, description="longest side of a training pair, in tokens")

@@ -382,7 +382,8 @@ def generate_pairs(
             yield pair
         elif (rejected := rejected + 1) == MAX_REJECTED:
             raise UserError(
-                f"these settings hardly give a new sentence after the first {len(seen)}"
+                f"these settings give hardly more than {len(seen)} different sentences: raise "
+                "max_length or the numbers of words"
             )
 
 

@@ -34,9 +34,9 @@ def top_k(
     belongs to the k highest lies in one of the k blocks with the highest maxima (each better block
     holds a better score), or in the rest behind the last whole block.
 
-    With offsets [R, slots] a row is as many equal parts, and each part's offset is added to its
-    scores. Not all of these sums are computed: rounding keeps order, so the highest sum of a block
-    is that of its highest score. Blocks must then divide the parts.
+    With offsets [R, slots] each row is `slots` equal segments, and a segment's offset is added to
+    its scores. Not all of these sums are computed: rounding keeps order, so the highest sum of a
+    block is that of its highest score. The length of a segment must be a multiple of the block's.
     """
     xp = array_module(scores)
     R, N = scores.shape

@@ -16,7 +16,7 @@ import numpy as np
 
 from covnmt.base.arrays import AnyArray, BoolArray, IntArray
 from covnmt.base.config import DecodeConfig
-from covnmt.decoding.penalties import penalized_score
+from covnmt.decoding.search_rules import penalized_score
 
 ROOT = -1  # the parent of first tokens
 

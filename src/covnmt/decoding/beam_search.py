@@ -6,8 +6,8 @@ whose rows it picks and repeats. All it handles are small arrays on the host.
 
 The score of a hypothesis is its summed log-probability. A hypothesis that chooses the end symbol
 leaves the beam, which shrinks by one; a sentence is done when its beam is empty or its steps are
-used up. Nothing is pruned for being worse than a finished hypothesis, so the penalties, which
-need not fall as a hypothesis grows, can wait for the final ranking and need no stop criterion.
+used up. There is no early stopping: scores with penalties may rise as a hypothesis grows, so they
+are computed only for the final ranking.
 
 Letters: S sentences, K slots of a beam, R rows (hypotheses of all sentences), k tokens proposed
 for each, J source positions with the end symbol.
@@ -25,7 +25,7 @@ from covnmt.base.config import DecodeConfig
 from covnmt.decoding.array_functions import sort_descending
 from covnmt.decoding.backtrace import ROOT, Hypothesis, SearchHistory
 from covnmt.decoding.engines import StepCallback, do_nothing
-from covnmt.decoding.penalties import (
+from covnmt.decoding.search_rules import (
     LOOP_TOKENS,
     MAX_RETRY_ROWS,
     PHRASE_LOOP_TOKENS,

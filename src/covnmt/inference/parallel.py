@@ -279,9 +279,7 @@ def translate_files(
 ) -> TranslationSummary:
     """Translate all files that have no translation yet, in processes or on a Ray cluster."""
     if not inputs or directory is None:
-        raise UserError(
-            "--shards names the files to translate, --output-dir their directory: give both"
-        )
+        raise UserError("--shards needs --output-dir, the directory of the translations")
     if job.decode.nbest > 1 and not job.as_json:
         raise UserError("--shards gives one line for each line: with --nbest add --json")
     shards = plan_shards(inputs, directory)

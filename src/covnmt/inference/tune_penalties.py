@@ -20,7 +20,7 @@ from covnmt.base.errors import UserError
 from covnmt.base.files import check_writable, read_parallel_lines
 from covnmt.base.processes import chunked
 from covnmt.decoding.engines import default_processes
-from covnmt.decoding.penalties import MAX_RETRY_BEAM, penalized_score
+from covnmt.decoding.search_rules import MAX_RETRY_BEAM, penalized_score
 from covnmt.inference.parallel import TranslationJob, map_lines
 from covnmt.inference.translate import Translation, override_decoding
 from covnmt.metrics.bleu import bleu_statistics, paper_bleu_from_statistics

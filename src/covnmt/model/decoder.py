@@ -6,8 +6,8 @@ A step reads the last token and attends to the source. There are two orders:
     paper  attend(t_{i-1}) -> t_i = GRU(t_{i-1}; y_{i-1}, s_i) -> predict y_i from t_i, s_i
 
 In the first the state absorbs the token just predicted, and attention sees it at the next step.
-Both are written here as step(state, y_{i-1}): the code order puts its update off until the token
-is known, at the beginning of the next step. So search and training share one loop body.
+Both are written here as step(state, y_{i-1}): in the code order a step first makes the state
+update for y_{i-1}, then attends. So search and training share one loop body.
 """
 
 from typing import NamedTuple

@@ -112,7 +112,7 @@ def load_config(directory: Path) -> ModelDescription:
         type(size) is int and 0 < size <= MAX_VOCABULARY_SIZE for size in sizes.values()
     ):
         raise UserError(
-            f"{path}: damaged: words must give the size of both vocabularies; "
+            f'{path}: damaged: "words" must hold the sizes of both vocabularies; '
             "restore it from a copy, or train again"
         )
     config = validate_settings(Config, tree, lambda location: f"{path}: ")
@@ -161,7 +161,7 @@ def check_model_signature(signature: Any, description: ModelDescription, where: 
     """
     stored = signature if isinstance(signature, dict) else {}
     differences = [
-        f"{key}: {stored[key]!r} for them, {value!r} there"
+        f"{key}: weights {stored[key]!r}, config.json {value!r}"
         for key, value in model_signature(description).items()
         if stored.get(key, value) != value
     ]

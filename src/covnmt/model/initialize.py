@@ -10,7 +10,7 @@ from covnmt.base.cpus import available_cpus
 from covnmt.model.coverage import Coverage
 
 # Inputs of attention and of the coverage network, which the paper draws closer to zero.
-SMALL = (
+SMALL_WEIGHTS = (
     "attention.W_a",
     "attention.U_a",
     "attention.V_a",
@@ -19,17 +19,17 @@ SMALL = (
     "coverage.from_context",
     "coverage.from_current",
 )
-ZERO = ("attention.v", "coverage.P", "coverage.from_energies")
-RECURRENT = (".gates", ".candidate")
+ZERO_WEIGHTS = ("attention.v", "coverage.P", "coverage.from_energies")
+RECURRENT_WEIGHTS = (".gates", ".candidate")
 # Weights of r, z and c, stacked in one matrix.
-GATED = ("cell.W", "ahead.W", "back.W", ".Cx")
+STACKED_GATE_WEIGHTS = ("cell.W", "ahead.W", "back.W", ".Cx")
 
 
 def initialize_weights(model: nn.Module, scheme: Literal["paper", "modern"]) -> None:
     """Fill every parameter from the global random generator, which must be seeded first.
 
-    Sums of attention grow far beyond one, which Glorot's rule does not expect: what reads them
-    starts near zero in both schemes, or attention finds the source tokens late (docs/LOG.md).
+    Accumulated attention has no bound, so with Glorot's rule it would dominate the energies. The
+    weights that read it start near zero in both schemes (docs/LOG.md).
     """
     fill = {"paper": _paper, "modern": _modern}[scheme]
     sums = any(isinstance(m, Coverage) and m.sums_attention for m in model.modules())
@@ -38,7 +38,7 @@ def initialize_weights(model: nn.Module, scheme: Literal["paper", "modern"]) -> 
         for name, parameter in model.named_parameters():
             if name.endswith((".b", ".bias")):
                 parameter.zero_()
-            elif name.endswith(RECURRENT):
+            elif name.endswith(RECURRENT_WEIGHTS):
                 for block in parameter.split(parameter.shape[1]):
                     gaussians.append((block, torch.randn(block.shape, dtype=torch.float64)))
             elif sums and name.endswith("attention.V_a"):
@@ -49,10 +49,10 @@ def initialize_weights(model: nn.Module, scheme: Literal["paper", "modern"]) -> 
 
 
 def _paper(name: str, parameter: Tensor) -> None:
-    if name.endswith(ZERO):
+    if name.endswith(ZERO_WEIGHTS):
         parameter.zero_()
     else:
-        parameter.normal_(std=0.001 if name.endswith(SMALL) else 0.01)
+        parameter.normal_(std=0.001 if name.endswith(SMALL_WEIGHTS) else 0.01)
 
 
 def _modern(name: str, parameter: Tensor) -> None:
@@ -62,7 +62,7 @@ def _modern(name: str, parameter: Tensor) -> None:
     elif parameter.dim() < 2:
         nn.init.xavier_uniform_(parameter.unsqueeze(0))
     else:
-        for gate in parameter.chunk(3 if name.endswith(GATED) else 1):
+        for gate in parameter.chunk(3 if name.endswith(STACKED_GATE_WEIGHTS) else 1):
             nn.init.xavier_uniform_(gate)
 
 

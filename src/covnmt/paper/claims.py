@@ -39,7 +39,7 @@ from covnmt.paper.summary import (
     SystemSummary,
     summarize_results,
 )
-from covnmt.paper.systems import BRIDGE
+from covnmt.paper.systems import ONE_CHANGE_VARIANTS
 from covnmt.paper.tables import (
     NOTHING,
     PAPER_RATES,
@@ -143,7 +143,7 @@ class Claim:
     measure: CheckpointMeasure
     score: str  # its name in results
 
-    def row(self, original: Regime, today: Regime) -> list[str]:
+    def row(self, original: Regime, modern: Regime) -> list[str]:
         """Return the row of the table."""
         paired = original.paired(self.system, self.measure)
         finished = original.change(self.system, self.score)
@@ -156,7 +156,7 @@ class Claim:
             self.text,
             self.published,
             "; ".join(cells) or NOT_MEASURED,
-            today.change(self.system, self.score) or NOT_MEASURED,
+            modern.change(self.system, self.score) or NOT_MEASURED,
             verdict(paired, self.measure),
             confidence(paired),
         ]
@@ -221,11 +221,11 @@ def difference_claims() -> Iterator[Claim]:
         yield Claim(text, published, "gru10", BY_FIELD[score.lower()], score)
 
 
-def length_row(original: Regime, today: Regime) -> list[str]:
+def length_row(original: Regime, modern: Regime) -> list[str]:
     """Return the row of the claim on long sentences, which has no interval."""
     figures = [
         [regime.length_ratio(system) for system in (BASELINE, "gru10")]
-        for regime in (original, today)
+        for regime in (original, modern)
     ]
     cells = [
         f"{a:.2f} to {b:.2f}" if a is not None and b is not None else NOT_MEASURED
@@ -246,7 +246,7 @@ def length_row(original: Regime, today: Regime) -> list[str]:
     ]
 
 
-def order_rows(original: Regime, today: Regime) -> Iterator[list[str]]:
+def order_rows(original: Regime, modern: Regime) -> Iterator[list[str]]:
     """Yield the claims that compare two systems with coverage."""
     for text, worse, better in (
         ("Fertility helps linguistic coverage", "linguistic", "fertility"),
@@ -261,16 +261,16 @@ def order_rows(original: Regime, today: Regime) -> Iterator[list[str]]:
             text,
             f"{published:+.2f} BLEU",
             f"(b) {format_difference(paired)}" if paired else NOT_MEASURED,
-            today.change(better, PAPER_BLEU, worse) or NOT_MEASURED,
+            modern.change(better, PAPER_BLEU, worse) or NOT_MEASURED,
             verdict(paired, BLEU),
             confidence(paired),
         ]
 
 
-def effect_row(original: Regime, today: Regime) -> list[str]:
+def effect_row(original: Regime, modern: Regime) -> list[str]:
     """Return the row of the claim that covered words are attended to less."""
     cells, ends = [], []
-    for regime in (original, today):
+    for regime in (original, modern):
         effects = [
             (result.system, effect)
             for result in regime.results
@@ -296,13 +296,13 @@ def effect_row(original: Regime, today: Regime) -> list[str]:
     ]
 
 
-def claims_table(original: Regime, today: Regime) -> str:
+def claims_table(original: Regime, modern: Regime) -> str:
     """Tabulate all claims for one corpus."""
     rows = [
-        *(claim.row(original, today) for claim in difference_claims()),
-        *order_rows(original, today),
-        length_row(original, today),
-        effect_row(original, today),
+        *(claim.row(original, modern) for claim in difference_claims()),
+        *order_rows(original, modern),
+        length_row(original, modern),
+        effect_row(original, modern),
     ]
     head = (
         "claim",
@@ -315,12 +315,12 @@ def claims_table(original: Regime, today: Regime) -> str:
     return markdown_table(head, rows)
 
 
-def side_by_side_table(original: Regime, today: Regime) -> str:
+def side_by_side_table(original: Regime, modern: Regime) -> str:
     """Tabulate the systems: the paper's own training first, ours beside it."""
     rows = []
     for system in PAPER_SYSTEMS:
         of_system = runs_of(original.runs, system)
-        old, new = original.find(system), today.find(system)
+        old, new = original.find(system), modern.find(system)
         rows.append(
             [
                 system_label(system),
@@ -343,7 +343,7 @@ def side_by_side_table(original: Regime, today: Regime) -> str:
 def bridge_table(original: Regime) -> str:
     """Tabulate what a single change does to the gain of GRU d=10."""
     rows = []
-    for ending, _, description in (("", (), "the paper's training"), *BRIDGE):
+    for ending, _, description in (("", (), "the paper's training"), *ONE_CHANGE_VARIANTS):
         baseline, system = (
             runs_of(original.runs, f"{name}-{ending}" if ending else name)
             for name in (BASELINE, "gru10")
@@ -401,19 +401,19 @@ def describe_runs(regime: Regime) -> str:
 
 def corpus_section(root: Path, corpus: str) -> str:
     """Write the section of one corpus."""
-    original, today = (Regime.read(root, corpus, scale) for scale in ("original", "paper"))
+    original, modern = (Regime.read(root, corpus, scale) for scale in ("original", "paper"))
     links = [
         f"[{regime.experiment.title}]({regime.experiment.name}/{PAGE_OF_EXPERIMENT})"
-        for regime in (original, today)
+        for regime in (original, modern)
         if (root / regime.experiment.name / PAGE_OF_EXPERIMENT).exists()
     ]
     return "\n\n".join(
         [
-            f"## {today.experiment.title}",
-            f"The paper's training: {describe_runs(original)}. AdamW: {describe_runs(today)}.",
-            claims_table(original, today),
+            f"## {modern.experiment.title}",
+            f"The paper's training: {describe_runs(original)}. AdamW: {describe_runs(modern)}.",
+            claims_table(original, modern),
             "The systems, over their seeds; in parentheses 95% intervals of the gain:",
-            side_by_side_table(original, today),
+            side_by_side_table(original, modern),
             "From the paper's training towards ours, one change at a time, by (b):",
             bridge_table(original),
             *([f"All results: {'; '.join(links)}."] if links else []),

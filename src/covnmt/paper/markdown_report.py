@@ -63,7 +63,7 @@ COVERAGE_EFFECT_NOTE = (
 ExamplePairs = Sequence[tuple[ExampleSentence, ExampleSentence]]
 
 
-class Picture(NamedTuple):
+class ExampleHeatMap(NamedTuple):
     """A heat map of an example sentence, which is counted from 1."""
 
     number: int
@@ -314,7 +314,7 @@ def attention_section(summary: Summary, results: Sequence[Result]) -> str:
     return page_section("Attention", *paragraphs) if paragraphs else ""
 
 
-def examples_section(examples: ExamplePairs, pictures: Sequence[Picture]) -> str:
+def examples_section(examples: ExamplePairs, pictures: Sequence[ExampleHeatMap]) -> str:
     """Write the example sentences with their translations by both systems."""
     if not examples:
         return ""
@@ -399,7 +399,7 @@ def training_log(result: Result) -> TrainingCurves:
     )
 
 
-def choose_pictures(examples: ExamplePairs) -> list[Picture]:
+def choose_pictures(examples: ExamplePairs) -> list[ExampleHeatMap]:
     """Choose the examples where coverage removes and where it adds the most attention errors."""
     # two equal outputs would show nothing, whatever their attention
     reductions = [
@@ -417,12 +417,12 @@ def choose_pictures(examples: ExamplePairs) -> list[Picture]:
     if reductions and max(reductions) > 0:
         number = int(np.argmax(reductions)) + 1
         caption = f"Where the number of attention errors falls most {between}{definition}."
-        pictures.append(Picture(number, caption))
+        pictures.append(ExampleHeatMap(number, caption))
     if reductions and min(reductions) < 0:
         number = int(np.argmin(reductions)) + 1
         caption = f"Where the number of attention errors rises most {between}"
         caption += "." if pictures else f"{definition}. In no sentence does it fall."
-        pictures.append(Picture(number, caption))
+        pictures.append(ExampleHeatMap(number, caption))
     return pictures
 
 
@@ -432,7 +432,9 @@ def count_attention_errors(example: ExampleSentence) -> int:
     return neglected + len(repeated_bigram_positions(example.tokens))
 
 
-def draw_pictures(examples: ExamplePairs, pictures: Sequence[Picture], directory: Path) -> None:
+def draw_pictures(
+    examples: ExamplePairs, pictures: Sequence[ExampleHeatMap], directory: Path
+) -> None:
     """Draw the heat maps of both systems, and remove pictures of an earlier page."""
     for picture in pictures:
         pair = zip((BASELINE, COVERAGE_SYSTEM), examples[picture.number - 1], strict=True)

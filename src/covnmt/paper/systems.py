@@ -43,7 +43,7 @@ MODERN = (
 # From the paper's training towards ours, one change at a time. Attention forms early with the first
 # two, so that there is something to see before the usual first validation.
 EARLY = "train.validate_from=10000"
-BRIDGE = (
+ONE_CHANGE_VARIANTS = (
     ("modern-init", ("model.init=modern", EARLY), "modern initialization"),
     (
         "adamw",
@@ -98,7 +98,7 @@ VARIANTS: dict[str, Variant] = {
     **{
         f"{base}-{ending}": Variant(base, changes, description)
         for base in BOTH.split()
-        for ending, changes, description in BRIDGE
+        for ending, changes, description in ONE_CHANGE_VARIANTS
     },
     **_variants(BOTH, "no-dropout", "model.dropout=0", "without dropout"),
     **_variants("gru10", "no-smoothing", "train.label_smoothing=0", "without label smoothing"),

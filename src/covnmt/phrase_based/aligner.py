@@ -136,8 +136,8 @@ def check_lengths(bitext: Bitext, limit: int) -> None:
     refused = np.count_nonzero((lengths.min(axis=0) == 0) | (lengths.max(axis=0) > limit))
     if refused:
         raise UserError(
-            f"this aligner takes 1 to {limit} words a side, and of {len(bitext):,} training pairs "
-            f"{refused:,} have none or more: prepare the data with --max-length {limit}"
+            f"this aligner takes 1 to {limit} words a side, and {refused:,} of {len(bitext):,} "
+            f"training pairs are empty or longer: prepare the data with --max-length {limit}"
         )
 
 

@@ -201,7 +201,8 @@ class StackSearch:
     def _allowed(self, parents: StackHypotheses, gap_end: IntArray) -> BoolArray:
         """Tell which spans may follow a hypothesis [H, S]: free ones within the distortion limit.
 
-        A span that leaves an earlier gap open must end within the limit of it.
+        If the first free word stays uncovered, the span must end within the limit of it, so that
+        the decoder can return to it.
         """
         begin, end = self.options.begin, self.options.end
         free = ~parents.covered[:, begin] & (gap_end[:, begin] >= end)

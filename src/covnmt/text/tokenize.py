@@ -1,7 +1,7 @@
 """Tokenizers: five schemes behind one protocol, after the same cleaning of lines.
 
 Cleaning removes control characters and turns runs of white space into one space, so that no token
-contains white space. Text that is split already stays as it is otherwise. Other text also loses
+contains white space. Text that is already tokenized is not changed otherwise. Other text also loses
 direction marks and soft hyphens and is normalized to NFC. Settings add NFKC (one form for letters
 of full and half width), simplified for traditional Chinese characters, Chinese characters for
 digits, and the removal of spaces and invisible characters from Chinese and Japanese.

@@ -80,7 +80,7 @@ def train(
         while not stop:
             batches, target_tokens = next(updates)
             # forward, backward, all-reduce, gradient clipping, optimizer step, EMA
-            step(batches, target_tokens, counters.update, time_share(run))
+            step(batches, target_tokens, counters.update, elapsed_share(run))
             counters.update += 1
             counters.target_tokens += target_tokens
             counters.report_tokens += target_tokens
@@ -181,7 +181,7 @@ def batches_by_update(run: TrainingRun) -> Generator[tuple[list[Batch], int], No
         yield batches, sum(target_tokens for _, _, target_tokens in group)
 
 
-def time_share(run: TrainingRun) -> float:
+def elapsed_share(run: TrainingRun) -> float:
     """Return the share of its time limit that the run has used, earlier processes included."""
     limit = run.config.train.minutes * 60
     return run.counters.seconds / (run.previous_seconds + limit) if limit else 0.0

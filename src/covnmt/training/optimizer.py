@@ -31,10 +31,10 @@ def build_optimizer(model: Seq2Seq, config: TrainConfig) -> torch.optim.Optimize
     )
 
 
-def learning_rate_factor(update: int, config: TrainConfig, time_share: float = 0.0) -> float:
+def learning_rate_factor(update: int, config: TrainConfig, elapsed_share: float = 0.0) -> float:
     """Return what the learning rate is multiplied by at this update (counted from 0).
 
-    `time_share` is the share of the run's time limit that has passed, for `cosine_in_time`.
+    `elapsed_share` is the share of the run's time limit that has passed, for `cosine_in_time`.
     """
     if update < config.warmup:
         return (update + 1) / config.warmup
@@ -44,7 +44,7 @@ def learning_rate_factor(update: int, config: TrainConfig, time_share: float = 0
         length = max(config.updates - config.warmup, 1)
         progress = (update - config.warmup) / length
         if config.schedule == "cosine_in_time":
-            progress = max(progress, time_share)
+            progress = max(progress, elapsed_share)
         progress = min(progress, 1.0)
         return 0.5 * (1 + math.cos(progress * math.pi))
     return 1.0
@@ -92,10 +92,10 @@ class TorchOptimizerStep:
         self.model, self.optimizer, self.ema, self.config = model, optimizer, ema, config
         self.update = 0
 
-    def prepare(self, update: int, time_share: float = 0.0) -> None:
+    def prepare(self, update: int, elapsed_share: float = 0.0) -> None:
         """Set what changes with the update (counted from 0); called before a captured replay."""
         self.update = update
-        factor = learning_rate_factor(update, self.config, time_share)
+        factor = learning_rate_factor(update, self.config, elapsed_share)
         for group in self.optimizer.param_groups:
             group["lr"] = self.config.learning_rate * factor
 
@@ -137,8 +137,8 @@ class TritonOptimizerStep:
             )
             self.rows.append((parameter, first, second, ema.get(name)))
 
-    def prepare(self, update: int, time_share: float = 0.0) -> None:
-        factor = learning_rate_factor(update, self.config, time_share)
+    def prepare(self, update: int, elapsed_share: float = 0.0) -> None:
+        factor = learning_rate_factor(update, self.config, elapsed_share)
         self.learning_rate.fill_(self.config.learning_rate * factor)
         self.ema_new_share.fill_(1 - ema_decay(self.config.ema, update + 1))
 

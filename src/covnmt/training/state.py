@@ -237,7 +237,7 @@ def save_checkpoint(run: TrainingRun, keep: bool = False) -> None:
         tensors[f"{RNG_PREFIX}cuda"] = torch.cuda.get_rng_state(run.device)
     note = {"counters": run.counters.model_dump(by_alias=True), "corpus": run.corpus.identity()}
     best = run.ema or weights
-    if keep and run.config.train.keep:  # before the checkpoint, or a crash in between loses them
+    if keep and run.config.train.keep:  # before the checkpoint: a crash in between would lose them
         save_recent(run, best, run.config.train.keep)
     save_signed_tensors(run, LAST_CHECKPOINT, tensors, note)
     if run.counters.best is None:

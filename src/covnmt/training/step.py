@@ -37,7 +37,7 @@ from covnmt.training.optimizer import OptimizerStep
 GradientReduction = Literal["overlapped", "bucket"]
 MAX_GRAPHS = 256
 BF16_IS_EMULATED = (
-    "train.precision=bf16, but this GPU has no bf16 arithmetic: PyTorch emulates it at best. "
+    "train.precision=bf16, but this GPU has no bf16 arithmetic, so it is emulated and slow; "
     "train.precision=auto takes fp32 here"
 )
 
@@ -74,32 +74,32 @@ class TrainStep:
             bf16 = uses_bf16(config.precision, self.device)
             dtype = torch.bfloat16 if bf16 else torch.float32
             self.bucket = GradientBucket(model.parameters(), dtype)
-        self.graphs = CudaGraphCache(lambda batch: self.update([batch]), MAX_GRAPHS)
+        self.graphs = CudaGraphCache(lambda batch: self.run_update([batch]), MAX_GRAPHS)
 
     def __call__(
-        self, batches: Sequence[Batch], target_tokens: int, update: int, time_share: float = 0.0
+        self, batches: Sequence[Batch], target_tokens: int, update: int, elapsed_share: float = 0.0
     ) -> None:
         """Make update number `update` (from 0) from the sum of the batches' gradients.
 
-        The batches are this rank's rows; all ranks together have `target_tokens`. `time_share` is
-        the share of the run's time limit that has passed, for the learning-rate schedule.
+        The batches are this rank's rows; all ranks together have `target_tokens`. The share of the
+        run's time limit that has passed is for the learning-rate schedule.
         """
         scale = 1.0 / target_tokens if self.config.loss == "token_mean" else 1.0
         if self.data_parallel is not None:
             scale *= self.world.size  # DistributedDataParallel takes the mean over the ranks
         self.loss_scale.fill_(scale)
         self.world.reseed(self.config.seed, update)
-        self.optimizer_step.prepare(update, time_share)
+        self.optimizer_step.prepare(update, elapsed_share)
         self.model.train()
         if self.uses_graphs and len(batches) == 1:
             self.graphs.run(batches[0])
         else:
-            self.update(batches)
+            self.run_update(batches)
         if self.bucket is not None:
             self.bucket.all_reduce()
             self.optimizer_step()
 
-    def update(self, batches: Sequence[Batch]) -> None:
+    def run_update(self, batches: Sequence[Batch]) -> None:
         """Do what a CUDA graph captures."""
         self.backward(batches)
         if self.bucket is None:

@@ -4,9 +4,9 @@ One step, `GpuBeamSearch.advance`, is a fixed sequence of tensor operations over
 `CapturedStep` (see `step`), captured as a CUDA graph and replayed. Finished sentences stay until
 half of the buffers is done; then the others move to smaller buffers.
 
-The host works one step ahead of what it knows: it waits for the flags of a step only when the next
-one has been launched, and asks for none before a sentence can have ended. Everything else comes
-back at the end: the history of the search, from which the hypotheses are read backwards.
+The host launches a step before it reads which sentences the last one finished, and reads nothing
+while no sentence can have reached its minimum length. Everything else comes back at the end: the
+history of the search, from which the hypotheses are read backwards.
 
 Where this search has no advantage (ensembles, very wide beams, the second attempt at sentences
 that did not end) `covnmt.decoding.beam_search` does the work. On a CPU the same code runs
@@ -46,7 +46,7 @@ from covnmt.decoding.gpu.step import (
     encode_sources,
     select_continuations,
 )
-from covnmt.decoding.penalties import search_attempts
+from covnmt.decoding.search_rules import search_attempts
 from covnmt.kernels import dispatch
 from covnmt.kernels.tensors import EncodedSource
 from covnmt.model.seq2seq import Seq2Seq

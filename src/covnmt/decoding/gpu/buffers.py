@@ -23,7 +23,7 @@ from torch import Tensor
 
 from covnmt.base.config import DecodeConfig
 from covnmt.decoding.backtrace import ROOT, SearchHistory
-from covnmt.decoding.penalties import forbidden_ids, step_limits
+from covnmt.decoding.search_rules import forbidden_ids, step_limits
 from covnmt.kernels.tensors import EncodedSource
 from covnmt.model.decoder import DecoderState
 from covnmt.model.seq2seq import Seq2Seq
@@ -84,7 +84,7 @@ class SearchBuffers(NamedTuple):
         t, n, d = like.h, model.config.hidden, model.decoder.coverage.size
 
         def source(tensor: Tensor) -> Tensor:
-            # ones, because what lies behind the sentences must do no harm
+            # ones, not zeros: unused slots are computed too, and must not give NaN
             return tensor.new_ones(S, J, *tensor.shape[2:])
 
         def integers(*shape: int) -> Tensor:

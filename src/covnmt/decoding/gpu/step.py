@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from covnmt.decoding.array_functions import top_k
 from covnmt.decoding.gpu.buffers import SearchBuffers, round_up
-from covnmt.decoding.penalties import judge_continuations
+from covnmt.decoding.search_rules import judge_continuations
 from covnmt.model.seq2seq import Readout, Seq2Seq
 
 BLOCK = 128  # tokens whose best is found first; also the widest beam of this search

@@ -1,10 +1,10 @@
 """The graph that encodes the source: annotations, and all that steps need of them.
 
-A context is a mean of annotations and is needed only in products. With a beam these products are
-taken of the annotations, once, and a context is then a mean of products; in greedy search that is
-more work than the products of the contexts themselves, and the annotations are given as they are
-(input `narrow`). In int8 the two are rounded differently, and a translation must not depend on the
-batch's size: there it is always the first.
+A context is a mean of annotations and is needed only in matrix products. With a beam the
+annotations are projected once, and a context is then a mean of projections. In greedy search
+projecting the contexts is less work, so the annotations are returned unprojected (input `narrow`).
+In int8 the two round differently, and a translation must not depend on the size of its batch: int8
+always projects annotations.
 
 Letters: S sentences, J source positions, m embedding, n hidden.
 """

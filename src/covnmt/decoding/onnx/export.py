@@ -106,7 +106,7 @@ def write_graphs(
     """Write the graphs, their weights and the manifest; return the bytes of each file."""
     if not isinstance(model.decoder.coverage, EXPORTED_COVERAGE):
         name = type(model.decoder.coverage).__name__
-        raise UserError(f"{name} has no ONNX graph; translate with the PyTorch model instead")
+        raise UserError(f"{name} cannot be exported to ONNX; translate with the PyTorch model")
     weights = {name: tensor.detach().numpy() for name, tensor in model.state_dict().items()}
     store = WeightStore(WEIGHTS_FILE)
     ranges = measure_activation_ranges(model)
@@ -139,9 +139,9 @@ def measure_activation_ranges(model: Seq2Seq) -> ActivationRanges:
     """Measure on random tokens how large the layers before the output layer get, for int8.
 
     All other quantized layers have a bound: states and annotations lie between -1 and 1, contexts
-    are means of them, and embeddings are in a table. The bound that follows from the weights for
-    maxout is twenty times what it ever is, and a wider range rounds everything more coarsely; so
-    what exceeds the measured range by more than a quarter is clipped.
+    are means of them, and embeddings are in a table. For maxout, the bound that follows from the
+    weights is about 20 times the largest value observed, and a wider range rounds more coarsely. So
+    the range is measured, and values beyond 1.25 times it are clipped.
     """
     generator = np.random.default_rng(0)
     shape = (RANGE_SENTENCES, RANGE_LENGTH)

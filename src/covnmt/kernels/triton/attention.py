@@ -44,7 +44,7 @@ class Tiling(NamedTuple):
 
 
 # Few rows are fastest with large programs, one for each multiprocessor; many rows with small
-# programs, several of which share one. Backward, long sentences are always faster with two.
+# programs, several on each multiprocessor. Backward, long sentences are always faster with two.
 FEW_ROWS_LIMIT = 256
 FEW_ROWS = Tiling(4096, warps=8, stages=3, wide=16384)
 LONG_BACK = Tiling(4096, warps=4, stages=3, wide=8192)

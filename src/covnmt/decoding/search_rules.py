@@ -18,7 +18,7 @@ from covnmt.text.vocabulary import PAD_ID
 
 MAX_RETRY_BEAM = 100  # a beam this wide is not doubled any more
 # A wider beam is tried only if it has at most this many hypotheses in all its steps together: of
-# 7,059 test sentences of the bundled models 13 needed retries, all that helped had fewer.
+# 7,059 test sentences of the bundled models 13 needed a retry; every retry that helped had fewer.
 MAX_RETRY_ROWS = 5000
 # A hypothesis loops if its last tokens, as many as one of these, have at most a third as many
 # different bigrams. The second finds loops of whole phrases, which the first is too short for: of

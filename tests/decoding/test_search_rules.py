@@ -10,7 +10,7 @@ import torch
 
 from covnmt.base.arrays import AnyArray
 from covnmt.base.config import DecodeConfig
-from covnmt.decoding.penalties import (
+from covnmt.decoding.search_rules import (
     are_loops,
     judge_continuations,
     penalized_score,
