@@ -33,10 +33,10 @@ from covnmt.cli import options
 from covnmt.data.corpus import Corpus
 from covnmt.evaluation.alignment_files import load_matrices
 from covnmt.inference import align, info, omissions
+from covnmt.inference.check_files import CheckInput
 from covnmt.inference.check_output import format_pairs
 from covnmt.inference.model import Model
 from covnmt.inference.omissions import CheckedPair
-from covnmt.inference.parallel import read_text_pairs
 from covnmt.metrics.alignment import format_links, links_from_attention
 from covnmt.model.checkpoint import load_tensors
 from tests.conftest import Run, RunCli
@@ -312,7 +312,7 @@ def test_links_are_printed_as_they_are_found(
 
 def test_check(run: Run, tiny_model: Path, tiny_text: Path, tmp_path: Path) -> None:
     files = tiny_text / "test.src", tiny_text / "test.tgt"
-    pairs, model = list(read_text_pairs(*files)), Model.load(tiny_model)
+    pairs, model = list(CheckInput(*files).pairs()), Model.load(tiny_model)
     texts = [(pair.source, pair.target) for pair in pairs]
     highest = [max(each.probabilities.values()) for each in model.check(texts, words=True)]
     limit = sorted(highest)[len(pairs) // 2]  # the tiny model is sure of nothing
@@ -335,11 +335,55 @@ def test_check_finds_nothing_in_pairs_that_are_too_long(
     run: Run, tiny_model: Path, tiny_text: Path
 ) -> None:
     files = tiny_text / "test.src", tiny_text / "test.tgt"
-    few = run("check", *files, "--model", tiny_model, "--max-tokens", 1, "--exit-code")
+    options = ("--model", tiny_model, "--max-tokens", 1, "--exit-code")
+    few = run("check", *files, *options, code=3)
     assert few.out == ""
     shown = " ".join(few.err.split())
     assert f"{files[0]} and {files[1]}, line 20: " in shown
     assert "0 pairs checked, 0 marked; 20 too long, not checked" in shown
+    assert "no word could be judged" in shown
+
+
+def test_check_counts_the_lines_of_both_files_first(
+    run: Run, tiny_model: Path, tiny_text: Path, tmp_path: Path
+) -> None:
+    write_lines(tmp_path / "short", ["a", "b"])
+    done = run("check", tiny_text / "test.src", tmp_path / "short", "-m", tiny_model, code=2)
+    assert done.out == ""
+    assert "test.src has 20 lines but" in done.err
+    assert "short has 2: line n of one" in " ".join(done.err.split())
+
+
+def test_check_reads_one_file_of_both_sides_and_copies_it_with_notes(
+    run: Run, tiny_model: Path, tiny_text: Path, tmp_path: Path
+) -> None:
+    sides = [list(read_lines(tiny_text / name))[:4] for name in ("test.src", "test.tgt")]
+    rows = list(zip(*sides, strict=True))
+    write_lines(tmp_path / "pairs.tsv", ["\t".join(row) for row in rows])
+    unit = '<trans-unit id="u{}"><source>{}</source><target>{}</target></trans-unit>'
+    units = [unit.format(number, *row) for number, row in enumerate(rows, 1)]
+    units.append('<trans-unit id="u5"><source>new</source></trans-unit>')
+    write_lines(tmp_path / "pairs.xlf", ['<xliff version="1.2">', *units, "</xliff>"])
+    for name, side in zip(("s", "t"), sides, strict=True):
+        write_lines(tmp_path / name, side)
+    options = ("-m", tiny_model, "--words", "--min-probability", 0.01)
+    expected = run("check", tmp_path / "s", tmp_path / "t", *options).out
+    assert expected
+    assert run("check", tmp_path / "pairs.tsv", *options).out == expected
+    copy = tmp_path / "copy.xlf"
+    done = run("check", tmp_path / "pairs.xlf", *options, "--annotated", copy)
+    assert done.out == re.sub("^", "u", expected, flags=re.MULTILINE).removesuffix("u")
+    assert "1 not translated yet, not checked" in " ".join(done.err.split())
+    notes = re.findall(r'<note from="covnmt">(.*?)</note>', copy.read_text("utf-8"))
+    assert len(notes) == len(expected.splitlines())
+    assert notes[0].split()[0] == "OMISSION"
+    for wrong in (
+        ("pairs.tsv", "--annotated", copy),
+        ("s",),
+        ("s", tmp_path / "t", "--format", "po"),
+        ("pairs.xlf", "--format", "tmx"),
+    ):
+        run("check", tmp_path / wrong[0], *wrong[1:], *options, code=2)
 
 
 def test_tune(run: Run, tiny_model: Path, tiny_text: Path, tmp_path: Path) -> None:

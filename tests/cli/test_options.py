@@ -71,6 +71,7 @@ OVER = [
     "align x F --matrices F",
     "check F y -o F",
     "score x F -o F",
+    "check F --format po --annotated F",
     "smt translate model F --links F",
     "words align x F -o F",
     "evaluate x -r F -o F",

@@ -14,10 +14,11 @@ from covnmt.cli import models as model_commands
 from covnmt.decoding.onnx.export import export_model
 from covnmt.decoding.onnx.format import read_manifest
 from covnmt.inference import parallel
+from covnmt.inference.check_files import CheckInput
 from covnmt.inference.check_output import format_pairs
 from covnmt.inference.info import model_info
 from covnmt.inference.model import Model, ModelLoader
-from covnmt.inference.parallel import align_parallel_files, check_pairs, read_text_pairs
+from covnmt.inference.parallel import align_parallel_files, check_pairs
 from covnmt.model import directory
 from covnmt.model.directory import (
     BUNDLED_MODELS,
@@ -176,11 +177,12 @@ def test_several_processes_check_like_one(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.setattr(parallel, "CHECK_CHUNK_PAIRS", 4)
     files = pair_files(tmp_path, [*mine, *reversed(mine)])
     alone, together = (
-        check_pairs(ModelLoader.find(["ja-en"], threads=n), read_text_pairs(*files)) for n in (1, 2)
+        check_pairs(ModelLoader.find(["ja-en"], threads=n), CheckInput(*files).pairs())
+        for n in (1, 2)
     )
     assert list(format_pairs(together, as_json=True)) == list(format_pairs(alone, as_json=True))
     with pytest.raises(UserError, match="leave --device out"):
-        list(check_pairs(ModelLoader.find(["ja-en"], "cuda", 2), read_text_pairs(*files)))
+        list(check_pairs(ModelLoader.find(["ja-en"], "cuda", 2), CheckInput(*files).pairs()))
 
 
 def test_several_processes_align_like_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -320,6 +320,12 @@ def _lock(descriptor: int) -> bool | None:
     return True
 
 
+def require_lock(descriptor: int, path: Path) -> None:
+    """Lock an open file until it is closed; refuse one that another process has locked."""
+    if _lock(descriptor) is False:
+        raise UserError(f"{path}: another covnmt command is writing it; wait until it ends")
+
+
 @contextmanager
 def lock_directory(directory: Path) -> Iterator[None]:
     """Lock a directory, created if missing, against other commands that write files into it.

@@ -37,6 +37,7 @@ EXAMPLES = {
     "check": (
         "covnmt check source.ja translation.en -m ja-en",
         "covnmt check source.ja translation.en -m ja-en --words --report page.html --exit-code",
+        "covnmt check messages.po -m ja-en --annotated checked.po",
     ),
     "compare": (
         "covnmt compare baseline=base.jsonl coverage=gru10.jsonl --reference test.en",

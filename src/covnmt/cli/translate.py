@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 from covnmt.base.config import DecodeConfig
-from covnmt.base.console import log, track
+from covnmt.base.console import log, track, warn
 from covnmt.base.errors import UserError
 from covnmt.base.files import check_distinct_paths, is_file_path, output_is_file, write_output_lines
 from covnmt.cli.options import (
@@ -192,11 +193,18 @@ def align(
 
 @app.command()
 def check(
-    source: Path,
-    target: Annotated[
-        Path, typer.Argument(help="its translation, line by line, from any translator")
+    source: Annotated[
+        Path, typer.Argument(help="text; or a TSV, PO, TMX or XLIFF file that holds both sides")
     ],
+    target: Annotated[
+        Path | None,
+        typer.Argument(help="its translation, line by line, from any translator"),
+    ] = None,
     model: SingleModelOption = [],  # noqa: B006
+    file_format: Annotated[
+        Literal["text", "tsv", "po", "tmx", "xliff"] | None,
+        typer.Option("--format", help="format of the input; default: by the name of the file"),
+    ] = None,
     out: OutputOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object per line")] = False,
     words: Annotated[
@@ -216,8 +224,20 @@ def check(
             help="also write a web page of the marked pairs",
         ),
     ] = None,
+    annotated: Annotated[
+        Path | None,
+        typer.Option(
+            dir_okay=False,
+            callback=check_output_path,
+            help="also write a copy of the PO, TMX or XLIFF file with findings as notes",
+        ),
+    ] = None,
     exit_code: Annotated[
-        bool, typer.Option("--exit-code", help="exit with status 1 if anything was found")
+        bool,
+        typer.Option(
+            "--exit-code",
+            help="exit with status 1 if anything was found, 3 if nothing could be judged",
+        ),
     ] = False,
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
@@ -228,24 +248,41 @@ def check(
     """
     from covnmt.evaluation.omission_page import write_omission_page
     from covnmt.inference.calibration import field_monitor
-    from covnmt.inference.check_output import CheckSummary, format_pairs
+    from covnmt.inference.check_files import CheckInput, SavedReports
+    from covnmt.inference.check_output import CheckSummary, format_pairs, notes
     from covnmt.inference.model import ModelLoader
-    from covnmt.inference.parallel import check_pairs, read_text_pairs
+    from covnmt.inference.parallel import check_pairs
+    from covnmt.text.bilingual_files import write_with_notes
 
-    check_distinct_paths([out, report], [source, target])
+    check_distinct_paths([out, report, annotated], [source, target])
     loader = ModelLoader.find([require_one_model(model, "check")], device, threads)
-    summary = CheckSummary(field_monitor(loader.directories[0]), f"{source} and {target}, line")
-    pairs = read_text_pairs(source, target)
-    checked = summary.watch(check_pairs(loader, pairs, min_probability, words, max_tokens))
-    tracked = track(checked, None, "checking", "pairs")
-    if report:
-        kept = list(tracked)
-        write_omission_page(report, kept, str(summary))
-        tracked = iter(kept)
+    pairs = CheckInput.find(source, target, file_format, loader)
+    if annotated and pairs.format in (None, "tsv"):
+        raise UserError("--annotated copies a PO, TMX or XLIFF file: text has no place for notes")
+    total, unfinished = pairs.counts or (None, 0)
+    summary = CheckSummary(field_monitor(loader.directories[0]), str(pairs), unfinished=unfinished)
+    settings = {"min": min_probability, "words": words, "max": max_tokens}
+    to_check = partial(
+        check_pairs, loader, min_probability=min_probability, words=words, max_tokens=max_tokens
+    )
+    output = next((path for path in (out, report, annotated) if is_file_path(path)), None)
+    saved = None
+    if output and pairs.can_be_read_twice and (output.is_file() or not output.exists()):
+        saved = SavedReports.beside(output, pairs, loader, settings)
+    checked = saved.resume(pairs.pairs(), to_check) if saved else to_check(pairs.pairs())
+    tracked = track(summary.watch(checked), total, "checking", "pairs")
     write_output_lines(out, format_pairs(tracked, as_json))
+    if report:
+        write_omission_page(report, summary.marked_pairs, str(summary))
+    if annotated:
+        write_with_notes(source, annotated, notes(summary.marked_pairs))
+    if saved:
+        saved.remove()
     log(str(summary))
-    if exit_code and summary.marked:
-        raise typer.Exit(1)
+    if summary.nothing_judged:
+        warn("no word could be judged")
+    if exit_code and (summary.marked or summary.nothing_judged):
+        raise typer.Exit(1 if summary.marked else 3)
 
 
 @app.command()

@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from covnmt.base.console import warn
 from covnmt.inference.field import FieldMonitor
 from covnmt.inference.omissions import CheckedPair, OmissionReport, SkippedPair
+from covnmt.text.bilingual_files import Place
 
 NOT_A_TRANSLATION = "NOT A TRANSLATION"
 
@@ -34,6 +35,13 @@ def findings(report: OmissionReport | SkippedPair) -> Iterator[Finding]:
         yield Finding("OMISSION", omission.probability, omission.text)
 
 
+def notes(pairs: Iterable[CheckedPair]) -> Iterator[tuple[Place, str]]:
+    """Yield the findings as notes, with their places in the file that the pairs come from."""
+    for pair, report in pairs:
+        if pair.place:
+            yield from ((pair.place, str(finding)) for finding in findings(report))
+
+
 def format_pairs(pairs: Iterable[CheckedPair], as_json: bool) -> Iterator[str]:
     """Yield output lines: as JSON one per pair, otherwise one per finding."""
     for (name, *_), report in pairs:
@@ -54,6 +62,8 @@ class CheckSummary:
     skipped: int = 0
     words: int = 0
     judged: int = 0
+    unfinished: int = 0  # units of a file without a finished translation
+    marked_pairs: list[CheckedPair] = field(default_factory=list)
 
     def watch(self, pairs: Iterable[CheckedPair]) -> Iterator[CheckedPair]:
         """Pass pairs on; warn of those that are too long, and at the end of unusual text."""
@@ -63,8 +73,13 @@ class CheckSummary:
         if self.monitor:
             self.monitor.warn()
 
+    @property
+    def nothing_judged(self) -> bool:
+        """Whether no word of any pair could be judged."""
+        return self.judged == 0
+
     def add(self, checked: CheckedPair) -> None:
-        """Count a pair."""
+        """Count a pair, and keep it if something was found."""
         pair, report = checked
         self.pairs += 1
         if isinstance(report, SkippedPair):
@@ -74,7 +89,9 @@ class CheckSummary:
                 f"--max-tokens {report.tokens}"
             )
             return
-        self.marked += any(True for _ in findings(report))
+        if any(True for _ in findings(report)):
+            self.marked += 1
+            self.marked_pairs.append(checked)
         self.words += report.words
         self.judged += report.judged
         if self.monitor:
@@ -87,6 +104,8 @@ class CheckSummary:
         text = f"{checked:,} {pairs} checked, {self.marked:,} marked{share}"
         if self.skipped:
             text += f"; {self.skipped:,} too long, not checked"
+        if self.unfinished:
+            text += f"; {self.unfinished:,} not translated yet, not checked"
         if self.judged < self.words:
             text += f"; {self.judged:,} of {self.words:,} source words could be judged"
         return text

@@ -32,6 +32,7 @@ from covnmt.inference.omission_features import (
     decoded_features,
     lexical_features,
 )
+from covnmt.text.bilingual_files import Place
 from covnmt.text.codec import Codec
 
 Kind = Literal["line", "sentence", "clause", "phrase", "word"]
@@ -64,9 +65,10 @@ UNRELATED_FEATURES = (
 class TextPair(NamedTuple):
     """A text and its translation, wherever they come from."""
 
-    id: str  # where they come from: the number of a line
+    id: str  # where they come from: the number of a line, or the id of a unit
     source: str
     target: str
+    place: Place | None = None  # for notes, in a file that can have some
 
 
 @dataclass(frozen=True)

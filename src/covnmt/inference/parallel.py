@@ -239,12 +239,6 @@ def _check_chunk(
     return (CheckedPair(*row) for row in zip(pairs, reports, strict=True))
 
 
-def read_text_pairs(source: Path, target: Path) -> Iterator[TextPair]:
-    """Read a text and its translation line by line; ids are numbers of lines."""
-    for number, (x, y) in enumerate(read_parallel_lines(source, target), 1):
-        yield TextPair(str(number), x, y)
-
-
 @dataclass(frozen=True)
 class Shard:
     """A file, and the file for its translation."""

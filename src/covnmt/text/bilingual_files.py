@@ -57,7 +57,7 @@ PO_LINE = re.compile(r"\(line (\d+)\)")
 class Place(NamedTuple):
     """Where in a file notes on a segment belong, and what is written around them."""
 
-    offset: int  # in bytes, decompressed
+    offset: int  # bytes from the beginning of the file, decompressed
     opening: str = ""  # of each note
     closing: str = ""
     first: str = ""  # before all notes
@@ -124,7 +124,7 @@ def write_with_notes(path: Path, copy: Path, notes: Iterable[tuple[Place, str]])
 def _render_notes(notes: Sequence[tuple[Place, str]]) -> bytes:
     """Return notes on one place; each is a line of text."""
     place = notes[0][0]
-    is_xml = place.opening.endswith(">")
+    is_xml = "<" in place.opening
     texts = [" ".join(note.split()) for _, note in notes]
     elements = [place.opening + (escape(t) if is_xml else t) + place.closing for t in texts]
     errors = "xmlcharrefreplace" if is_xml else "backslashreplace"
@@ -362,7 +362,7 @@ class _XmlReader:
                     f"</{note}s>{self.gap}",
                 )
         elif parent == "tu" and name == "tuv" and unit.place is None:
-            unit.place = self._place("<note>", f"</note>{self.gap}")
+            unit.place = self._place("<note>covnmt: ", f"</note>{self.gap}")
         if (parent, name) in (("unit", "segment"), ("tu", "tuv")):
             is_finished = values.get("state") not in UNFINISHED_STATES
             language = _primary(values.get("lang", ""))
