@@ -18,7 +18,14 @@ from covnmt.inference.check_files import CheckInput
 from covnmt.inference.check_output import format_pairs
 from covnmt.inference.info import model_info
 from covnmt.inference.model import Model, ModelLoader
-from covnmt.inference.parallel import align_parallel_files, check_pairs
+from covnmt.inference.parallel import (
+    TranslationJob,
+    align_parallel_files,
+    check_pairs,
+    translate_document_input,
+    translate_files,
+)
+from covnmt.inference.terms import NO_TERMS
 from covnmt.model import directory
 from covnmt.model.directory import (
     BUNDLED_MODELS,
@@ -216,3 +223,24 @@ def test_bundled_models_translate_without_torch(name: str) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.split()) > 3
+
+
+def test_each_shard_and_document_unlike_the_training_text_is_warned_of_once(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Also by the processes that translate shards."""
+    usual, foreign = ["本法自公布日施行。"], ["How are you?", "Fine, thank you."]
+    for name, lines in (("usual", usual), ("foreign", foreign)):
+        write_lines(tmp_path / "in" / name, lines)
+    loader = ModelLoader.find(["zh-en"], threads=1)
+    job = TranslationJob(loader, loader.decode.model_copy(update={"beam": 1}))
+    translate_files(job, [tmp_path / "in"], tmp_path / "out", 2)
+    shown = " ".join(capfd.readouterr().err.split())
+    assert shown.count("in Latin script") == 1
+    assert "in/foreign: 2 of 2 lines are in Latin script, which zh-en was not" in shown
+    page = tmp_path / "page.md"
+    write_lines(page, ["# 本法自公布日施行。", "", "How are you? Fine."])
+    translate_document_input(job, page, "markdown", NO_TERMS, 1)
+    shown = " ".join(capfd.readouterr().err.split())
+    assert "page.md: 2 of 3 sentences are in Latin script" in shown
+    assert shown.count("in Latin script") == 1

@@ -67,6 +67,14 @@ def test_a_translation_of_low_probability_is_unusual() -> None:
     assert usual.is_unusual(replace(likely, score=-2.1), VOCABULARY, length_penalty=0.0)
 
 
+def test_the_file_and_what_is_counted_are_named() -> None:
+    monitor = FieldMonitor(LAWS, "zh-en", "a.txt", "sentence")
+    monitor.add("法律", True)
+    message = monitor.message()
+    assert message is not None
+    assert message.startswith("a.txt: 1 of 1 sentence is unlike what zh-en")
+
+
 def monitored(*lines: tuple[str, bool]) -> str | None:
     monitor = FieldMonitor(LAWS, "zh-en")
     for line, is_unusual in lines:

@@ -130,7 +130,9 @@ class Calibration(Settings):
         write_json(directory / CALIBRATION_FILE, tree)
 
 
-def field_monitor(directory: Path) -> FieldMonitor | None:
+def field_monitor(directory: Path, where: str = "", unit: str = "line") -> FieldMonitor | None:
     """Return what counts unusual lines, if the model directory says what is usual."""
     calibration = Calibration.load(directory)
-    return FieldMonitor(calibration.field, directory.name) if calibration else None
+    if calibration is None:
+        return None
+    return FieldMonitor(calibration.field, directory.name, where, unit)

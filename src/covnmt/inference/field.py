@@ -125,11 +125,12 @@ class FieldMonitor:
 
     statistics: FieldStatistics
     model: str
+    where: str = ""  # before the message: a file
+    unit: str = "line"  # what a message calls a line
     lines: int = 0
     unusual: int = 0
     foreign: int = 0
     foreign_letters: Counter[str] = field(default_factory=Counter)
-    unit: str = "line"  # what a message calls a line
 
     def add(self, line: str, is_unusual: bool) -> None:
         """Count a line."""
@@ -147,10 +148,16 @@ class FieldMonitor:
     ) -> Iterator[Translation]:
         """Pass translations on; warn at the end."""
         for translation in translations:
-            is_unusual = self.statistics.is_unusual(translation, vocabulary, length_penalty)
-            self.add(translation.source, is_unusual)
+            self.add_translation(translation, vocabulary, length_penalty)
             yield translation
         self.warn()
+
+    def add_translation(
+        self, translation: Translation, vocabulary: Vocabulary, length_penalty: float
+    ) -> None:
+        """Count the source of a translation."""
+        is_unusual = self.statistics.is_unusual(translation, vocabulary, length_penalty)
+        self.add(translation.source, is_unusual)
 
     def warn(self) -> None:
         """Warn if many lines were not usual."""
@@ -163,17 +170,18 @@ class FieldMonitor:
 
     def message(self) -> str | None:
         """Return a warning if many lines were not usual."""
+        before = f"{self.where}: " if self.where else ""
         scripts = " and ".join(map(str.capitalize, self.statistics.source_scripts[:2]))
         if self.is_foreign():
             script = self.foreign_letters.most_common(1)[0][0].capitalize()
             return (
-                f"{self._of(self.foreign)} in {script} script, which {self.model} was not "
+                f"{before}{self._of(self.foreign)} in {script} script, which {self.model} was not "
                 f"trained to read (it reads {scripts}): expect nonsense"
             )
         if self.unusual and self.unusual >= WARN_SHARE * self.lines:
             trained = f" ({self.statistics.name})" if self.statistics.name else ""
             return (
-                f"{self._of(self.unusual)} unlike what {self.model} was trained on"
+                f"{before}{self._of(self.unusual)} unlike what {self.model} was trained on"
                 f"{trained}: do not rely on the result"
             )
         return None

@@ -36,12 +36,14 @@ from covnmt.decoding.engines import default_processes
 from covnmt.decoding.onnx.format import GRAPH_FILES, SHORTLIST_FILE, is_exported
 from covnmt.inference import align
 from covnmt.inference.align import Alignment, EmptySideError
+from covnmt.inference.calibration import field_monitor
 from covnmt.inference.documents import DocumentBatch, TranslatedDocument
 from covnmt.inference.input_lines import input_chunks
 from covnmt.inference.model import WINDOW_BATCHES, Model, ModelLoader
 from covnmt.inference.omissions import MAX_TOKENS, MIN_PROBABILITY, CheckedPair, TextPair
 from covnmt.inference.terms import Terms
 from covnmt.inference.translate import Translation, format_translations
+from covnmt.text.codec import Codec
 from covnmt.text.documents import DocumentFormat
 
 T = TypeVar("T")
@@ -170,12 +172,18 @@ def translate_document_input(
     terms: Terms,
     workers: int,
 ) -> TranslatedDocument:
-    """Translate a document, sentence by sentence; long sentences are split."""
+    """Translate a document, sentence by sentence; long sentences are split.
+
+    Warn if many sentences are unlike what the model was trained on.
+    """
     job = replace(job, overlong="split", split_sentences=False)
     if not workers and is_file_path(path):
         workers = default_processes(job.loader.directories[0], job.loader.threads)
     batch = DocumentBatch(["\n".join(read_input_lines(path))], document_format, terms)
     size, translations = CHUNK_BATCHES * job.decode.batch_size, list[Translation]()
+    directory = job.loader.directories[0]
+    monitor = field_monitor(directory, str(path) if is_file_path(path) else "", "sentence")
+    vocabulary = Codec.load(directory, "source").vocabulary
     model = None
     while sentences := batch.advance(translations):
         if workers > 1 and len(sentences) > size:
@@ -185,6 +193,10 @@ def translate_document_input(
             model = model or job.loader.load()
             translated = job.translate(model, sentences)
         translations = list(track(translated, len(sentences), "translating", "sentences"))
+        for translation in translations if monitor else ():
+            monitor.add_translation(translation, vocabulary, job.decode.length_penalty)
+    if monitor:
+        monitor.warn()
     [document] = batch.results()
     for term in dict.fromkeys(term for term in document.terms if term.inserted):
         warn(
@@ -341,8 +353,15 @@ def check_output_settings(job: TranslationJob, directory: Path) -> None:
 
 
 def translate_shard(job: TranslationJob, shard: Shard) -> int:
-    """Translate one file; return the number of its lines."""
-    translations = job.translate(open_in_worker(job.loader), read_lines(shard.source))
+    """Translate one file; return the number of its lines.
+
+    Warn if many of them are unlike what the model was trained on.
+    """
+    model = open_in_worker(job.loader)
+    translations = job.translate(model, read_lines(shard.source))
+    if monitor := field_monitor(job.loader.directories[0], str(shard)):
+        penalty = job.decode.length_penalty
+        translations = monitor.watch(translations, model.source.vocabulary, penalty)
     lines, written = format_translations(translations, job.as_json, job.decode.nbest), count()
     write_lines(shard.target, (line for line, _ in zip(lines, written)))  # noqa: B905 (endless)
     return next(written)
