@@ -115,7 +115,6 @@ def translate(
     )
     from covnmt.inference.terms import NO_TERMS, Terms
     from covnmt.inference.translate import format_translations, override_decoding
-    from covnmt.text.codec import Codec
 
     check_distinct_paths([out], [dictionary, terms])
     source = file_or_text(file)
@@ -143,8 +142,7 @@ def translate(
         raise UserError("--ray needs --shards and --output-dir")
     done = translate_input(job, source, workers)
     if monitor := field_monitor(loader.directories[0]):
-        vocabulary = Codec.load(loader.directories[0], "source").vocabulary
-        done = monitor.watch(done, vocabulary, settings.length_penalty)
+        done = monitor.watch(done)
     if is_file_path(source) and output_is_file(out):  # a pipe may pause for days
         done = track(done, None, "translating")
     write_output_lines(out, format_translations(done, as_json, settings.nbest))

@@ -143,21 +143,12 @@ class FieldMonitor:
         elif is_unusual:
             self.unusual += 1
 
-    def watch(
-        self, translations: Iterable[Translation], vocabulary: Vocabulary, length_penalty: float
-    ) -> Iterator[Translation]:
+    def watch(self, translations: Iterable[Translation]) -> Iterator[Translation]:
         """Pass translations on; warn at the end."""
         for translation in translations:
-            self.add_translation(translation, vocabulary, length_penalty)
+            self.add(translation.source, translation.unusual)
             yield translation
         self.warn()
-
-    def add_translation(
-        self, translation: Translation, vocabulary: Vocabulary, length_penalty: float
-    ) -> None:
-        """Count the source of a translation."""
-        is_unusual = self.statistics.is_unusual(translation, vocabulary, length_penalty)
-        self.add(translation.source, is_unusual)
 
     def warn(self) -> None:
         """Warn if many lines were not usual."""

@@ -17,7 +17,7 @@ How a line reaches the beam search:
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -214,7 +214,8 @@ class Model:
             start = 0
             for number, line in window:
                 end = bisect_right(line_of_segment, number, start)
-                yield join_translations(line, translations[start:end], self.target)
+                joined = join_translations(line, translations[start:end], self.target)
+                yield replace(joined, unusual=self._is_unusual(joined, decode.length_penalty))
                 start = end
 
     def align(self, pairs: Iterable[tuple[str, str]], tokenized: bool = False) -> list[Alignment]:
@@ -260,13 +261,6 @@ class Model:
         """
         return self.checker.short_reports(require_pairs(pairs), max_tokens, min_probability, words)
 
-    def is_unusual(self, translation: Translation, decode: DecodeConfig | None = None) -> bool:
-        """Tell whether a source is unlike what the model was trained on, as far as it can tell."""
-        penalty = (decode or self.decode).length_penalty
-        return self.calibration is not None and self.calibration.field.is_unusual(
-            translation, self.source.vocabulary, penalty
-        )
-
     @cached_property
     def calibration(self) -> Calibration | None:
         """What `check.json` of the first directory says, if there is one."""
@@ -277,6 +271,11 @@ class Model:
         """What finds omissions, with the lexicon and the calibration of the first directory."""
         lexicon = Lexicon.load(self.directory / LEXICON_FILE) if self.directory else None
         return OmissionChecker(self.engine, self.source, self.target, lexicon, self.calibration)
+
+    def _is_unusual(self, translation: Translation, length_penalty: float) -> bool:
+        return self.calibration is not None and self.calibration.field.is_unusual(
+            translation, self.source.vocabulary, length_penalty
+        )
 
     def _segments(
         self, text: str, number: int, limit: int, overlong: Overlong

@@ -43,7 +43,6 @@ from covnmt.inference.model import WINDOW_BATCHES, Model, ModelLoader
 from covnmt.inference.omissions import MAX_TOKENS, MIN_PROBABILITY, CheckedPair, TextPair
 from covnmt.inference.terms import Terms
 from covnmt.inference.translate import Translation, format_translations
-from covnmt.text.codec import Codec
 from covnmt.text.documents import DocumentFormat
 
 T = TypeVar("T")
@@ -181,9 +180,8 @@ def translate_document_input(
         workers = default_processes(job.loader.directories[0], job.loader.threads)
     batch = DocumentBatch(["\n".join(read_input_lines(path))], document_format, terms)
     size, translations = CHUNK_BATCHES * job.decode.batch_size, list[Translation]()
-    directory = job.loader.directories[0]
-    monitor = field_monitor(directory, str(path) if is_file_path(path) else "", "sentence")
-    vocabulary = Codec.load(directory, "source").vocabulary
+    name = str(path) if is_file_path(path) else ""
+    monitor = field_monitor(job.loader.directories[0], name, "sentence")
     model = None
     while sentences := batch.advance(translations):
         if workers > 1 and len(sentences) > size:
@@ -194,7 +192,7 @@ def translate_document_input(
             translated = job.translate(model, sentences)
         translations = list(track(translated, len(sentences), "translating", "sentences"))
         for translation in translations if monitor else ():
-            monitor.add_translation(translation, vocabulary, job.decode.length_penalty)
+            monitor.add(translation.source, translation.unusual)
     if monitor:
         monitor.warn()
     [document] = batch.results()
@@ -285,7 +283,7 @@ def translate_files(
 ) -> TranslationSummary:
     """Translate all files that have no translation yet, in processes or on a Ray cluster."""
     if not inputs or directory is None:
-        raise UserError("--shards needs --output-dir, the directory of the translations")
+        raise UserError("--shards and --output-dir, the directory of the translations: give both")
     if job.decode.nbest > 1 and not job.as_json:
         raise UserError("--shards gives one line for each line: with --nbest add --json")
     shards = plan_shards(inputs, directory)
@@ -357,11 +355,9 @@ def translate_shard(job: TranslationJob, shard: Shard) -> int:
 
     Warn if many of them are unlike what the model was trained on.
     """
-    model = open_in_worker(job.loader)
-    translations = job.translate(model, read_lines(shard.source))
+    translations = job.translate(open_in_worker(job.loader), read_lines(shard.source))
     if monitor := field_monitor(job.loader.directories[0], str(shard)):
-        penalty = job.decode.length_penalty
-        translations = monitor.watch(translations, model.source.vocabulary, penalty)
+        translations = monitor.watch(translations)
     lines, written = format_translations(translations, job.as_json, job.decode.nbest), count()
     write_lines(shard.target, (line for line, _ in zip(lines, written)))  # noqa: B905 (endless)
     return next(written)

@@ -49,7 +49,7 @@ class Translation:
     fertility: FloatArray | None  # [J] target tokens expected, where the model predicts them
     alternatives: tuple["Translation", ...] = ()  # the rest of the n-best list
     omissions: "tuple[Omission, ...] | None" = None  # if it was checked
-    unusual: bool = False  # in the server: the source is unlike what the model was trained on
+    unusual: bool = False  # the source is unlike what the model was trained on
     finished: bool = True  # False: the search gave up before the sentence ended
 
     @property
@@ -81,6 +81,7 @@ class Translation:
             "coverage": rounded_list(self.coverage),
             "fertility": fertility,
             **({} if self.finished else {"finished": False}),
+            **({"unusual": True} if self.unusual else {}),
             **({"nbest": [a.to_json() for a in self.alternatives]} if self.alternatives else {}),
         }
 

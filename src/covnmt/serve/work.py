@@ -75,10 +75,7 @@ class TranslateWork(Work[Translation]):
     ) -> Sequence[Translation]:
         sentences = [sentence for work in batch for sentence in work.texts]
         on_step = ChangedText(on_partial, model.target) if on_partial else None
-        done = [
-            replace(translation, unusual=model.is_unusual(translation, batch[0].decode))
-            for translation in model.translate(sentences, batch[0].decode, "raise", on_step)
-        ]
+        done = model.translate(sentences, batch[0].decode, "raise", on_step)
         if not batch[0].check:
             return done
         reports = model.check_stream([(t.source, t.text) for t in done], words=True)
