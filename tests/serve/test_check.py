@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from covnmt.base.config import DecodeConfig
 from covnmt.inference.model import Model
 from covnmt.inference.omissions import MAX_TOKENS
 from covnmt.model.directory import find_model
@@ -70,6 +71,16 @@ def test_translations_are_checked_on_request() -> None:
     assert (usual.unusual, unusual.unusual) == (False, True)
     [unchecked] = TranslateWork.run([TranslateWork((TEMPLE,), model.decode)], model, None)
     assert unchecked.omissions is None
+
+
+def test_a_translation_that_is_checked_costs_more() -> None:
+    plain, checked = (TranslateWork((TEMPLE,), DecodeConfig(), check) for check in (False, True))
+    assert (checked.size, checked.cost) == (3 * plain.size, 3 * plain.cost)
+
+
+def test_the_cost_of_a_check_grows_little_faster_than_its_length() -> None:
+    short, long = (CheckWork((TEMPLE * n, "A temple.")).cost for n in (1, 5))
+    assert 3 * short < long < 10 * short
 
 
 def test_the_size_of_a_check_counts_its_decodings() -> None:

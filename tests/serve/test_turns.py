@@ -1,6 +1,7 @@
 """Turns of clients and requests in the queue, its limits, and what becomes of it at the end."""
 
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -125,17 +126,28 @@ def test_a_client_with_nothing_waiting_finds_a_place_in_a_full_queue() -> None:
     slow.close()
 
 
-@pytest.mark.parametrize(("seconds", "cost", "expected"), [(9e9, 1, 60), (1, 1, 6), (0, 0, 1)])
-def test_retry_after_is_the_time_for_what_waits_but_at_most_a_minute(
+@pytest.mark.parametrize(("seconds", "cost", "expected"), [(9e9, 1, 60), (2, 1, 6), (0, 0, 1)])
+def test_retry_after_is_the_time_until_there_is_room_but_at_most_a_minute(
     seconds: float, cost: float, expected: int
 ) -> None:
     slow = SlowQueue()
     slow.queue.submit(items("abcdef", "long"))
     slow.queue.seconds, slow.queue.cost = seconds, cost
     with pytest.raises(QueueFullError) as error:
-        slow.queue.submit(items("g", "long"))
+        slow.queue.submit(items("ghi", "long"))  # three must leave before these have room
     assert int(error.value.headers["Retry-After"]) == expected
     slow.close()
+
+
+def test_throughput_is_that_of_all_threads_together() -> None:
+    def work(batch: Sequence[LetterItem]) -> list[str]:
+        time.sleep(0.1)
+        return [item.work.letter for item in batch]
+
+    queue = RequestQueue([work] * 4, 1, 0.0, 99, lambda n, seconds: None)
+    queue.submit(items("a" * 20, "one"))
+    queue.close()
+    assert 0.02 < queue.seconds / queue.cost < 0.06  # 0.1 / 4, on a busy machine more
 
 
 def test_what_runs_and_what_waits_fails_when_the_queue_is_aborted() -> None:

@@ -29,8 +29,7 @@ LONG_BYTES = 200
 MEAN_BYTES = 100
 # Idle threads share a batch from this size on: of a smaller one each would do most of the steps.
 SHARED_BYTES = 600
-# How much earlier batches count, each compared with the next, in the mean time for a unit of cost.
-EARLIER_WEIGHT = 0.8
+HALF_LIFE = 5.0  # seconds of work after which earlier batches count half in the throughput
 MAX_RETRY_AFTER = 60
 # Clients and requests without waiting items that are remembered, for each that has some.
 MAX_REMEMBERED = 10
@@ -199,7 +198,10 @@ class RequestQueue(Generic[W, R]):
         self.long_batches_allowed = max(1, len(workers) - 1)
         self.turns = Turns()
         self.running: set[WorkItem[W, R]] = set()
-        self.seconds = self.cost = 0.0  # of the batches so far; of earlier ones only a share
+        # the cost of the batches so far and the seconds for them, of all threads together; of
+        # earlier ones only a share
+        self.seconds = self.cost = 0.0
+        self.running_batches, self.counted_until = 0, 0.0
         self.closed = False
         self.changed = threading.Condition()
         self.threads = [
@@ -216,18 +218,20 @@ class RequestQueue(Generic[W, R]):
                 raise ClosedError
             self._drop_cancelled()
             has_some = any(item.client == new.client for item in self.waiting for new in items[:1])
-            if len(self.waiting) + len(items) > self.capacity * (1 if has_some else 2):
-                raise QueueFullError(self._seconds_until_room())
+            excess = len(self.waiting) + len(items) - self.capacity * (1 if has_some else 2)
+            if excess > 0:
+                raise QueueFullError(self._seconds_until_room(excess))
             self.turns.enter(items, self.waiting)
             self.waiting.extend(items)
             # idle threads are all alike; one that takes only a part wakes the next
             self.changed.notify()
 
-    def _seconds_until_room(self) -> int:
-        """Return how long the work that waits takes, at least a second and at most a minute."""
+    def _seconds_until_room(self, excess: int) -> int:
+        """Return how long it takes until so many items have left the queue, by the throughput of
+        the last batches; at least a second and at most a minute."""
         seconds_per_cost = self.seconds / self.cost if self.cost else 0.0
-        cost = sum(item.work.cost for item in self.waiting)
-        seconds = math.ceil(cost * seconds_per_cost / len(self.threads))
+        cost = sum(item.work.cost for item in self.waiting) / max(1, len(self.waiting))
+        seconds = math.ceil(excess * cost * seconds_per_cost)
         return min(MAX_RETRY_AFTER, max(1, seconds))
 
     def close(self) -> None:
@@ -297,12 +301,19 @@ class RequestQueue(Generic[W, R]):
 
     def _run_batch(self, run: "RunBatch[W, R]", batch: Sequence[WorkItem[W, R]]) -> None:
         start = time.monotonic()
-        results = _results(run, batch)
-        seconds = time.monotonic() - start
-        self.observe(len(batch), seconds)
         with self.changed:
-            self.seconds = EARLIER_WEIGHT * self.seconds + seconds
-            self.cost = EARLIER_WEIGHT * self.cost + sum(item.work.cost for item in batch)
+            self.running_batches += 1
+            if self.running_batches == 1:  # the threads were all idle
+                self.counted_until = start
+        results = _results(run, batch)
+        end = time.monotonic()
+        self.observe(len(batch), end - start)
+        with self.changed:
+            self.running_batches -= 1
+            elapsed, self.counted_until = end - self.counted_until, end
+            earlier = 0.5 ** (elapsed / HALF_LIFE)
+            self.seconds = earlier * self.seconds + elapsed
+            self.cost = earlier * self.cost + sum(item.work.cost for item in batch)
         for item, result in zip(batch, results, strict=True):
             with suppress(InvalidStateError):  # `abort` was faster
                 if isinstance(result, Exception):
