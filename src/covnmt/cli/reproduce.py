@@ -24,8 +24,11 @@ app = typer.Typer()
 @app.command()
 def reproduce(
     corpus: Annotated[
-        Literal["kftt", "twlaw", "embedded"],
-        typer.Argument(help="corpus; embedded is the synthetic pair, which needs no download"),
+        Literal["kftt", "twlaw", "embedded", "de-en", "en-de"],
+        typer.Argument(
+            help="corpus; embedded is the synthetic pair, which needs no download; de-en and en-de "
+            "are the bundled models of German"
+        ),
     ],
     work: Annotated[Path, typer.Option(help="directory of prepared data, models and outputs")],
     results: Annotated[

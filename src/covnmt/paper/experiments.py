@@ -1,7 +1,8 @@
 """Experiments: on which text, prepared how, with which systems (paper, section 5.1).
 
 The paper's corpora cannot be redistributed, so its experiment is run on two open ones, and on the
-embedded pair, where errors can be counted exactly. A prepared directory also holds the pairs with a
+embedded pair, where errors can be counted exactly. The mixed corpus of German and English
+(`mixed_corpus`) is for the bundled models alone. A prepared directory also holds the pairs with a
 gold alignment: gold.source.txt, gold.target.txt and gold.links.
 """
 
@@ -16,10 +17,11 @@ from covnmt.base.files import read_lines, read_parallel_lines, write_lines
 from covnmt.data.prepare import prepare_corpus
 from covnmt.data.settings import SPLIT_NAMES, PathPair, PrepareSettings
 from covnmt.data.synthetic import write_synthetic_corpus
+from covnmt.paper.mixed_corpus import MixedCorpusText
 from covnmt.paper.systems import VARIANTS
 from covnmt.text.tokenize import WHITESPACE_SETTINGS, TokenizerSettings, subword_settings
 
-CorpusName = Literal["kftt", "twlaw", "embedded"]
+CorpusName = Literal["kftt", "twlaw", "embedded", "de-en", "en-de"]
 Scale = Literal["paper", "original", "modern", "shipped", "small", "tiny"]
 
 GOLD_FILES = ("gold.source.txt", "gold.target.txt", "gold.links")
@@ -176,7 +178,7 @@ class Experiment:
     scale: Scale
     title: str
     recipe: str
-    text: OpenCorpusText | EmbeddedPairText
+    text: OpenCorpusText | EmbeddedPairText | MixedCorpusText
     systems: tuple[str, ...] = tuple(PAPER_SYSTEMS)
     second_seed: tuple[str, ...] = ()  # systems that are run with a second seed too
     minutes: float | None = None  # of one job; None: as long as the recipe says
@@ -260,6 +262,22 @@ def open_corpus_experiments(
     )
 
 
+def mixed_corpus_experiment(corpus: Literal["de-en", "en-de"], direction: str) -> Experiment:
+    """Return the training of the bundled model of one direction, on text of several sources."""
+    source, target = corpus.split("-")
+    return Experiment(
+        f"{corpus}-shipped",
+        corpus,
+        "shipped",
+        f"{direction}, the bundled model",
+        "reproduce/de-en-shipped",
+        MixedCorpusText(source, target, subwords=9_500),
+        systems=("gru10",),
+        minutes=14.0,
+        tunes_length_penalty=True,
+    )
+
+
 EXPERIMENTS = (
     *open_corpus_experiments("kftt", "KFTT, Japanese to English", KFTT, KFTT),
     *open_corpus_experiments(
@@ -296,6 +314,8 @@ EXPERIMENTS = (
         second_seed=("baseline", "gru10"),
         checkpoints=LAST_CHECKPOINTS,
     ),
+    mixed_corpus_experiment("de-en", "German to English"),
+    mixed_corpus_experiment("en-de", "English to German"),
 )
 
 
