@@ -17,8 +17,8 @@ from covnmt.serve.work import TranslateWork
 from covnmt.serve.worker_process import (
     BEAT_SECONDS,
     BatchStoppedError,
-    Failure,
     WorkerDiedError,
+    WorkerFailure,
     WorkerProcess,
 )
 
@@ -28,13 +28,13 @@ Item = WorkItem[Any, Any]
 
 
 @pytest.fixture
-def failures() -> list[Failure]:
+def failures() -> list[WorkerFailure]:
     return []
 
 
 @pytest.fixture
-def worker(tiny_model: Path, failures: list[Failure]) -> Iterator[WorkerProcess]:
-    def record(failure: Failure, process: BaseProcess) -> None:
+def worker(tiny_model: Path, failures: list[WorkerFailure]) -> Iterator[WorkerProcess]:
+    def record(failure: WorkerFailure, process: BaseProcess) -> None:
         assert process.exitcode == -signal.SIGKILL
         failures.append(failure)
 
@@ -56,7 +56,7 @@ def long_batch(translator: Model, on_partial: Callable[[str], None]) -> list[Ite
     return [Item(TranslateWork((text,), decode), on_partial=on_partial) for _ in range(50)]
 
 
-def test_a_stopped_worker_is_replaced(worker: WorkerProcess, failures: list[Failure]) -> None:
+def test_a_stopped_worker_is_replaced(worker: WorkerProcess, failures: list[WorkerFailure]) -> None:
     threading.Thread(target=worker.watch, daemon=True).start()
     first = worker.process
     stop(first)
@@ -65,7 +65,7 @@ def test_a_stopped_worker_is_replaced(worker: WorkerProcess, failures: list[Fail
 
 
 def test_the_batch_of_a_stopped_worker_is_tried_again(
-    worker: WorkerProcess, failures: list[Failure], translator: Model
+    worker: WorkerProcess, failures: list[WorkerFailure], translator: Model
 ) -> None:
     threading.Thread(target=worker.watch, daemon=True).start()
     stop(worker.process)
@@ -82,7 +82,7 @@ def test_a_worker_without_signs_of_life_is_not_ready(worker: WorkerProcess) -> N
 
 
 def test_a_batch_that_nobody_waits_for_is_stopped(
-    worker: WorkerProcess, failures: list[Failure], translator: Model
+    worker: WorkerProcess, failures: list[WorkerFailure], translator: Model
 ) -> None:
     def give_up(text: str) -> None:
         for item in batch:
@@ -102,7 +102,7 @@ def test_a_batch_that_nobody_waits_for_is_stopped(
 
 def test_a_worker_that_does_not_stop_is_replaced(
     worker: WorkerProcess,
-    failures: list[Failure],
+    failures: list[WorkerFailure],
     translator: Model,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

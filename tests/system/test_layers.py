@@ -41,3 +41,22 @@ def test_only_packages_lie_in_the_package() -> None:
     assert modules == {"__init__.py", "__main__.py", "py.typed"}
     packages = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
     assert packages == set(listed_packages())
+
+
+def type_names(path: Path) -> set[str]:
+    """Return the names of the classes and type aliases that a module defines."""
+    names: set[str] = set()
+    for node in ast.parse(path.read_text("utf-8")).body:
+        if isinstance(node, ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            names.add(node.targets[0].id)
+    return {name for name in names if name[0].isupper() and not name.isupper()}
+
+
+def test_no_two_types_share_a_name() -> None:
+    modules: dict[str, list[str]] = {}
+    for path in PACKAGE.rglob("*.py"):
+        for name in type_names(path):
+            modules.setdefault(name, []).append(str(path.relative_to(PACKAGE)))
+    assert {name: paths for name, paths in modules.items() if len(paths) > 1} == {}

@@ -144,11 +144,15 @@ class FieldMonitor:
             self.unusual += 1
 
     def watch(self, translations: Iterable[Translation]) -> Iterator[Translation]:
-        """Pass translations on; warn at the end."""
+        """Count translations and pass them on; warn at the end."""
+        yield from self.count(translations)
+        self.warn()
+
+    def count(self, translations: Iterable[Translation]) -> Iterator[Translation]:
+        """Count translations and pass them on."""
         for translation in translations:
             self.add(translation.source, translation.unusual)
             yield translation
-        self.warn()
 
     def warn(self) -> None:
         """Warn if many lines were not usual."""

@@ -35,7 +35,7 @@ from covnmt.inference.omission_features import (
 from covnmt.text.bilingual_files import Place
 from covnmt.text.codec import Codec
 
-Kind = Literal["line", "sentence", "clause", "phrase", "word"]
+OmissionKind = Literal["line", "sentence", "clause", "phrase", "word"]
 
 BATCH_SIZE = 64
 # Target positions in a batch: the probabilities of the whole vocabulary are kept at each of them.
@@ -80,7 +80,7 @@ class Omission:
     end: int  # after the last token
     gain: float  # in nats, of the log-probability of the translation without the part
     probability: float
-    kind: Kind
+    kind: OmissionKind
     start_char: int  # first character of the source
     end_char: int  # after the last character
 
@@ -440,7 +440,7 @@ class OmissionChecker:
         )
 
     def _omission(
-        self, pair: Pair, span: range, score: tuple[float, float], kind: Kind
+        self, pair: Pair, span: range, score: tuple[float, float], kind: OmissionKind
     ) -> Omission:
         start, end = pair.source.characters(span)
         text = pair.source.line[start:end]
@@ -454,7 +454,7 @@ def _most_probable(scores: Scores) -> range | None:
     return max(near, key=len, default=None)
 
 
-def _kind(span: range, pair: Pair) -> Kind:
+def _kind(span: range, pair: Pair) -> OmissionKind:
     if span in pair.source.sentences:
         return "sentence"
     return "clause" if span in pair.source.clauses else "phrase"

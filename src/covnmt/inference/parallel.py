@@ -191,8 +191,8 @@ def translate_document_input(
             model = model or job.loader.load()
             translated = job.translate(model, sentences)
         translations = list(track(translated, len(sentences), "translating", "sentences"))
-        for translation in translations if monitor else ():
-            monitor.add(translation.source, translation.unusual)
+        if monitor:
+            translations = list(monitor.count(translations))
     if monitor:
         monitor.warn()
     [document] = batch.results()

@@ -20,9 +20,9 @@ from covnmt.inference.omission_features import Pair
 from covnmt.inference.text_units import TextUnits
 from covnmt.text.codec import Codec
 
-Kind = Literal["none", "word", "phrase", "clause", "sentence"]
-KINDS: tuple[Kind, ...] = ("none", "word", "phrase", "clause", "sentence")
-WORDS: dict[Kind, range] = {"word": range(1, 3), "phrase": range(3, 6)}
+CutKind = Literal["none", "word", "phrase", "clause", "sentence"]
+KINDS: tuple[CutKind, ...] = ("none", "word", "phrase", "clause", "sentence")
+WORDS: dict[CutKind, range] = {"word": range(1, 3), "phrase": range(3, 6)}
 MIN_ATTENTION = 0.5  # of a target word to the part of the source
 MAX_CUT = 0.7  # of the target words
 TRIALS = 8  # parts that are tried for each kind
@@ -32,7 +32,7 @@ BATCH_SIZE = 32
 class Example(NamedTuple):
     """A pair of lines in which known tokens of the source have no translation."""
 
-    kind: Kind
+    kind: CutKind
     source: str
     target: str
     omitted: frozenset[int]  # tokens of the source
@@ -88,7 +88,7 @@ def _attention(
 
 
 def _cut(
-    kind: Kind, pair: Pair, alpha: FloatArray, target: Codec, rng: random.Random
+    kind: CutKind, pair: Pair, alpha: FloatArray, target: Codec, rng: random.Random
 ) -> tuple[range, str] | None:
     """Choose a part of the source; return its tokens, and the target without its translation."""
     by_word: DoubleArray = np.array(
@@ -106,7 +106,7 @@ def _cut(
     return None
 
 
-def _parts(kind: Kind, pair: Pair, rng: random.Random) -> list[range]:
+def _parts(kind: CutKind, pair: Pair, rng: random.Random) -> list[range]:
     """Return the parts of the source that could be omitted."""
     source = pair.source
     if kind == "clause":

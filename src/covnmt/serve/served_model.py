@@ -19,8 +19,8 @@ from covnmt.serve.request_queue import RequestQueue, WorkItem
 from covnmt.serve.settings import ServeSettings
 from covnmt.serve.work import ProgressCallback, R, Work, too_long_message
 from covnmt.serve.worker_process import (
-    Failure,
     ModelProperties,
+    WorkerFailure,
     WorkerProcess,
     do_not_interrupt,
 )
@@ -205,7 +205,7 @@ def open_models(
 
 
 def report_failure(
-    metrics: ServerMetrics, model: str, failure: Failure, process: BaseProcess
+    metrics: ServerMetrics, model: str, failure: WorkerFailure, process: BaseProcess
 ) -> None:
     """Count and log a worker process that is replaced."""
     metrics.worker_restarts.labels(model, failure).inc()

@@ -47,7 +47,7 @@ RESTART_PAUSE = 1.0  # seconds between restarts of a process that dies again and
 BROKEN_PIPE = (EOFError, OSError, TypeError)
 
 # Why a process was replaced: it died, showed no sign of life, or did not stop a batch.
-Failure = Literal["died", "stalled", "overdue"]
+WorkerFailure = Literal["died", "stalled", "overdue"]
 
 
 class WorkerDiedError(Exception):
@@ -94,7 +94,7 @@ class WorkerProcess:
         device: str,
         threads: int,
         stall_seconds: float = STALL_SECONDS,
-        on_failure: Callable[[Failure, BaseProcess], None] = lambda failure, process: None,
+        on_failure: Callable[[WorkerFailure, BaseProcess], None] = lambda failure, process: None,
         unload_after: float = 0.0,
     ) -> None:
         self.arguments = (directory, device, threads)
@@ -126,7 +126,7 @@ class WorkerProcess:
             self.pipe, self.beats, self.process = ours, beats, process
 
     opened: bool  # whether the model is open
-    failure: Failure | None  # why this process was killed
+    failure: WorkerFailure | None  # why this process was killed
 
     def wait_until_ready(
         self, check_interrupt: Callable[[], None] = do_not_interrupt
@@ -258,7 +258,7 @@ class WorkerProcess:
             self._restart()
             raise WorkerDiedError("a process died while it translated") from None
 
-    def _kill(self, process: BaseProcess, failure: Failure) -> None:
+    def _kill(self, process: BaseProcess, failure: WorkerFailure) -> None:
         if self.process is process and not self.closed:
             self.failure = self.failure or failure
         process.kill()
