@@ -99,8 +99,11 @@ def test_a_crowd_from_one_address_does_not_close_connections_of_another(
 class Transport:
     """Stands in for a connection whose client reads nothing."""
 
-    def __init__(self) -> None:
-        self.aborted = False
+    def __init__(self, unread: int = 0) -> None:
+        self.aborted, self.unread = False, unread
+
+    def get_write_buffer_size(self) -> int:
+        return self.unread
 
     def get_extra_info(self, name: str) -> Any:
         return ("192.0.2.1", 1234) if name == "peername" else None
@@ -112,7 +115,9 @@ class Transport:
         return self.aborted
 
 
-def test_a_client_that_does_not_read_its_answer_is_given_up() -> None:
+@pytest.mark.parametrize(("unread", "pause"), [(0, True), (100, False)])
+def test_a_client_that_does_not_read_its_answer_is_given_up(unread: int, pause: bool) -> None:
+    """Neither a large one, which pauses writing, nor several small ones."""
     settings, metrics = LIMITS.model_copy(update={"write_timeout": 0.01}), ServerMetrics()
 
     async def scenario() -> Transport:
@@ -121,9 +126,10 @@ def test_a_client_that_does_not_read_its_answer_is_given_up() -> None:
 
         kind = cast(type[LimitedProtocol], limited_protocol(settings, metrics))
         protocol = kind(Config(lambda: None, log_config=None), ServerState(), {})
-        transport = Transport()
+        transport = Transport(unread)
         protocol.connection_made(cast(asyncio.Transport, transport))
-        protocol.pause_writing()
+        if pause:
+            protocol.pause_writing()
         async with asyncio.timeout(PATIENCE):
             while not transport.aborted:
                 await asyncio.sleep(0.01)

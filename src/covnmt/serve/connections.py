@@ -108,8 +108,11 @@ class LimitedProtocol(H11Protocol):
         self.address = self.client[0] if self.client else ""
         self.header_timer: asyncio.TimerHandle | None = None
         self.write_timer: asyncio.TimerHandle | None = None
+        self.unread_timer: asyncio.TimerHandle | None = None
+        self.unread_bytes = 0  # of answers, when the timer last ran
         if self.table.add(self):
             self._await_header()
+            self._watch_unread()
         else:
             transport.write(REFUSAL_RESPONSE)
             transport.close()
@@ -119,6 +122,7 @@ class LimitedProtocol(H11Protocol):
         self.table.remove(self)
         self.header_timer = cancel_timer(self.header_timer)
         self.write_timer = cancel_timer(self.write_timer)
+        self.unread_timer = cancel_timer(self.unread_timer)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -152,6 +156,22 @@ class LimitedProtocol(H11Protocol):
         self.table.metrics.closed_connections.labels(reason).inc()
         self.table.remove(self)
         self.transport.abort()
+
+    def _watch_unread(self) -> None:
+        """Give up a client that leaves the rest of its answers unread.
+
+        Several small answers need not be enough to pause writing, and a connection with a rest
+        does not close by itself.
+        """
+        unread = self.transport.get_write_buffer_size()
+        nothing_is_added = self.transport.is_closing() or not self._has_request()
+        if nothing_is_added and 0 < self.unread_bytes <= unread:
+            self.give_up("answer not read")
+            return
+        self.unread_bytes = unread if nothing_is_added else 0
+        self.unread_timer = self.loop.call_later(
+            self.table.settings.write_timeout, self._watch_unread
+        )
 
     def _has_request(self) -> bool:
         """Tell whether a header has come that is not answered yet."""
