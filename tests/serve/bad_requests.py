@@ -6,7 +6,27 @@ JSON = {"content-type": "application/json"}
 LONG = f"{'a ' * 19}a…"  # how a sentence of many words begins
 
 BAD_REQUESTS: dict[str, tuple[str, bytes | dict[str, Any], int, str]] = {
-    "no JSON": ("/v1/translate", b'{"text": "a', 422, "send a JSON object"),
+    "no end of a string": (
+        "/v1/translate",
+        b'{"text": "a',
+        422,
+        "the body is not JSON: the string that begins here has no end (line 1, column 10)",
+    ),
+    "no comma": ("/v1/translate", b'{"text": "a"\n "beam": 3}', 422, "missing (line 2, column 2)"),
+    "no name": (
+        "/v1/translate",
+        b"{",
+        422,
+        "a name in double quotes is missing (line 1, column 2)",
+    ),
+    "broken JSON in a second script": (
+        "/v1/translate",
+        '{"text": "寺", x}'.encode(),
+        422,
+        "(line 1, column 15)",
+    ),
+    "broken JSON of LibreTranslate": ("/translate", b'{"q": a}', 400, "(line 1, column 7)"),
+    "deeply nested JSON of LibreTranslate": ("/translate", b"[" * 100_000, 400, ""),
     "no body": ("/v1/translate", b"", 422, "send a JSON object"),
     "invalid UTF-8": ("/v1/translate", b'{"text": "\xff"}', 400, "UTF-8"),
     "half a surrogate pair": ("/v1/translate", rb'{"text": "\ud800"}', 422, "U+D800"),

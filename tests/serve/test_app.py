@@ -49,7 +49,7 @@ def test_a_body_with_another_content_type_is_refused(client: httpx.Client) -> No
 
 def test_a_get_request_for_a_post_route_points_to_the_document(client: httpx.Client) -> None:
     answer = client.get("/v1/translate")
-    assert answer.status_code == 404
+    assert answer.status_code == 405
     assert "see /openapi.json" in answer.json()["error"]
 
 

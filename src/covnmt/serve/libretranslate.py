@@ -4,6 +4,7 @@ A request is answered by the first model of its languages. With `auto`, the lang
 is detected among those of the models.
 """
 
+import json
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Annotated, Any, Literal, TypeVar
@@ -19,7 +20,13 @@ from covnmt.inference.terms import NO_TERMS
 from covnmt.inference.translate import Translation
 from covnmt.serve.documents import translate_documents
 from covnmt.serve.routes import ERROR_RESPONSES
-from covnmt.serve.schemas import MAX_BEAM, MAX_TEXTS, Text, first_error_message
+from covnmt.serve.schemas import (
+    MAX_BEAM,
+    MAX_TEXTS,
+    Text,
+    first_error_message,
+    json_error_message,
+)
 from covnmt.serve.security import RequestRefusedError, admit_with_key_in_body
 from covnmt.serve.served_model import ServedModel
 from covnmt.serve.service import TranslationService, client_name, gather_futures
@@ -73,7 +80,7 @@ async def read_request(request: Request, kind: type[Body]) -> Body:
     content_type = request.headers.get("content-type", "").lower()
     try:
         if "json" in content_type:
-            return kind.model_validate_json(await request.body())
+            return kind.model_validate(json.loads(await request.body()))
         if "multipart" in content_type:
             form = await request.form(max_files=0, max_fields=MAX_FIELDS)
             fields = [(key, str(value)) for key, value in form.multi_items()]
@@ -88,6 +95,9 @@ async def read_request(request: Request, kind: type[Body]) -> Body:
         if texts:
             single["q"] = texts if len(texts) > 1 else texts[0]
         return kind.model_validate(single)
+    except json.JSONDecodeError as error:
+        message = json_error_message(error.msg, error.doc, error.pos)
+        raise RequestRefusedError(400, message) from None
     except ValidationError as error:
         message = first_error_message(error.errors(include_input=False))
         raise RequestRefusedError(400, message) from None
@@ -95,7 +105,7 @@ async def read_request(request: Request, kind: type[Body]) -> Body:
         if error.status_code != 400:  # the body is too large
             raise
         raise RequestRefusedError(400, f"the form cannot be read: {error.detail}") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise RequestRefusedError(400, "the body is neither JSON nor a form in UTF-8") from None
 
 

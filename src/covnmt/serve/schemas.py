@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
+from fastapi.exceptions import RequestValidationError
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from covnmt.base.errors import UserError
@@ -19,6 +20,7 @@ from covnmt.serve.remarks import Remark, find_remarks, max_coverage, readable_to
 from covnmt.serve.served_model import ServedModel
 from covnmt.text.documents import DocumentFormat
 
+JSON_HEADER = "Content-Type: application/json"
 MAX_TEXTS = 500
 MAX_BEAM = 100
 MAX_TERMS = 1000
@@ -61,12 +63,46 @@ TermSource = Annotated[Text, AfterValidator(reject_blank), Field(min_length=1, m
 TermTarget = Annotated[Text, Field(max_length=200)]
 
 
+# By what Python's parser says of broken JSON.
+JSON_ERRORS = {
+    "Expecting value": "a value is missing or has no quotes",
+    "Expecting property name enclosed in double quotes": "a name in double quotes is missing",
+    "Illegal trailing comma": "a comma too many",
+    "Expecting ',' delimiter": "a comma or a closing bracket is missing",
+    "Expecting ':' delimiter": "a colon is missing",
+    "Unterminated string starting at": "the string that begins here has no end",
+    "Invalid control character at": "a control character in a string; write \\n for a line break",
+    "Invalid \\escape": "a backslash before the wrong character",
+    "Invalid \\uXXXX escape": "\\u without four hexadecimal digits",
+    "Extra data": "something comes after the end",
+}
+
+
+def json_error_message(reason: str, document: str, position: int) -> str:
+    """Say what is wrong with JSON, and where: lines and columns count from 1."""
+    if not document.strip():
+        return "the body is empty; send a JSON object, with the header " + JSON_HEADER
+    messages = (ours for theirs, ours in JSON_ERRORS.items() if reason.startswith(theirs))
+    before = document[:position]
+    line, column = before.count("\n") + 1, position - before.rfind("\n")
+    message = next(messages, "this cannot be read")
+    return f"the body is not JSON: {message} (line {line}, column {column})"
+
+
+def request_error_message(error: RequestValidationError) -> str:
+    """Say what is wrong with a request."""
+    first = error.errors()[0]
+    if first["type"] == "json_invalid" and isinstance(error.body, str):
+        return json_error_message(first["ctx"]["error"], error.body, first["loc"][-1])
+    return first_error_message(error.errors())
+
+
 def first_error_message(errors: Sequence[Any]) -> str:
     """Return what pydantic rejects first, and in which field; repeat little of the request."""
     error = next(filter(_in_list, errors), errors[0])
     no_object = error["loc"] == ("body",) and error["type"] in ("model_attributes_type", "missing")
     if no_object or error["type"] == "json_invalid":
-        return "send a JSON object, with the header Content-Type: application/json"
+        return f"send a JSON object, with the header {JSON_HEADER}"
     field = ".".join(str(step) for step in error["loc"] if _is_field(step))
     message = str(error["msg"]).removeprefix("Value error, ")
     # the client may have named the field: only what can be printed is repeated

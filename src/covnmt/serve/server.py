@@ -39,7 +39,7 @@ from covnmt.serve.monitoring import (
 )
 from covnmt.serve.openapi import describe_security
 from covnmt.serve.request_queue import ClosedError, QueueFullError
-from covnmt.serve.schemas import first_error_message
+from covnmt.serve.schemas import request_error_message
 from covnmt.serve.security import RequestRefusedError, SecurityMiddleware
 from covnmt.serve.served_model import ModelSpec, ServedModel, open_models, parse_spec
 from covnmt.serve.service import TranslationService
@@ -291,7 +291,8 @@ def _add_probes(app: FastAPI, models: dict[str, ServedModel], metrics: ServerMet
         """Counts and times for Prometheus."""
         for name, model in models.items():
             metrics.waiting.labels(name).set(len(model.queue.waiting))
-            metrics.workers_ready.labels(name).set(sum(w.ready() for w in model.workers))
+            loaded = [worker for worker in model.workers if not worker.unloaded]
+            metrics.workers_ready.labels(name).set(sum(worker.ready() for worker in loaded))
         return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
 
@@ -343,4 +344,4 @@ def _add_error_handlers(app: FastAPI) -> None:
     answer(ClientDisconnect, CLIENT_CLOSED_REQUEST, lambda error: "the client disconnected")
     answer(Exception, 500, lambda error: "something failed here; see the server's log")
     answer(HTTPException, 400, lambda error: MESSAGES.get(error.status_code, error.detail))
-    answer(RequestValidationError, 422, lambda error: first_error_message(error.errors()))
+    answer(RequestValidationError, 422, request_error_message)
