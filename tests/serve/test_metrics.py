@@ -3,6 +3,7 @@
 from typing import Any
 
 import httpx
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from covnmt.serve.monitoring import ServerMetrics
@@ -17,6 +18,8 @@ SAMPLES: dict[str, set[str]] = {
     "covnmt_workers_ready": {"model"},
     "covnmt_requests_in_flight": set(),
     "covnmt_connections": set(),
+    "covnmt_closed_connections_total": {"reason"},
+    "covnmt_worker_restarts_total": {"model", "reason"},
     "covnmt_dropped_log_lines_total": set(),
     "covnmt_build_info": {"version"},
     "covnmt_request_seconds_bucket": {"le", "path"},
@@ -38,8 +41,7 @@ def samples(client: httpx.Client) -> list[Any]:
 def test_names_and_labels_stay(client: httpx.Client, lines: list[str]) -> None:
     post(client, text=lines[0])
     found = {sample.name: set(sample.labels) for sample in samples(client)}
-    events = ("covnmt_closed_connections_total", "covnmt_worker_restarts_total")
-    ours = {n: v for n, v in found.items() if n.startswith("covnmt_") and n not in events}
+    ours = {name: labels for name, labels in found.items() if name.startswith("covnmt_")}
     assert ours == SAMPLES
     assert {"process_start_time_seconds", "process_open_fds"} <= set(found)  # of every exporter
 
@@ -58,6 +60,33 @@ def test_every_model_has_its_own_counts(
     before = done()
     post(client, text=lines[:3], model="tiny")
     assert done() == before | {"tiny": before["tiny"] + 3}
+
+
+def test_counters_of_failures_begin_at_zero(running: Running, client: httpx.Client) -> None:
+    restarts = {
+        (sample.labels["model"], sample.labels["reason"])
+        for sample in samples(client)
+        if sample.name == "covnmt_worker_restarts_total"
+    }
+    assert restarts == {
+        (model, reason) for model in running.models for reason in ("died", "stalled", "overdue")
+    }
+
+
+def test_an_unloaded_model_has_no_ready_workers(running: Running, client: httpx.Client) -> None:
+    def ready() -> dict[str, float]:
+        return {
+            sample.labels["model"]: sample.value
+            for sample in samples(client)
+            if sample.name == "covnmt_workers_ready"
+        }
+
+    workers = running.models["twin"].workers
+    assert ready()["twin"] == len(workers)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(workers[0], "unloaded", True)
+        assert ready() == {"tiny": len(workers), "twin": len(workers) - 1}
+        assert client.get("/readyz").status_code == 200
 
 
 def test_servers_of_one_process_count_apart() -> None:

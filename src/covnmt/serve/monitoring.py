@@ -11,7 +11,7 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -34,6 +34,7 @@ from covnmt import __version__
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+CLOSED_CONNECTIONS = ("refused", "crowded out", "no whole header", "answer not read")
 SENTENCES = (1, 2, 4, 8, 16, 32, 64)
 CLIENT_CLOSED_REQUEST = 499
 REQUEST_ID = re.compile(r"[\w.:-]{1,64}", re.ASCII)
@@ -90,6 +91,15 @@ class ServerMetrics:
             "Worker processes replaced, by model and reason: died, stalled, overdue.",
             ["model", "reason"],
         )
+
+        for closed in CLOSED_CONNECTIONS:  # counters begin at 0, so that a first event is seen
+            self.closed_connections.labels(closed)
+
+    def add_model(self, model: str, failures: Iterable[str]) -> None:
+        """Let the counters of a model begin at 0."""
+        self.sentences.labels(model)
+        for failure in failures:
+            self.worker_restarts.labels(model, failure)
 
     def observe_batch(self, model: str, size: int, seconds: float) -> None:
         """Count a batch that was run."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from covnmt.base.config import read_settings
 from covnmt.base.errors import UserError
@@ -119,6 +119,7 @@ class ServedModel:
             settings.queue,
             partial(metrics.observe_batch, spec.name),
         )
+        metrics.add_model(spec.name, get_args(Failure))
         for worker in workers:
             threading.Thread(target=worker.watch, name="watch", daemon=True).start()
 
