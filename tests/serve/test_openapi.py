@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import httpx
+import pytest
 
-from covnmt.serve.settings import ServeSettings
+from covnmt.serve.settings import ApiKey, ServeSettings
 
 from .server import serving
 
@@ -23,13 +24,20 @@ def test_the_document_has_the_models_and_limits_of_the_server(client: httpx.Clie
         assert properties["target"]["enum"] == ["target", "bb"]
 
 
-def test_the_document_says_how_to_send_the_key(tiny_model: Path, client: httpx.Client) -> None:
+@pytest.mark.parametrize("several", [False, True])
+def test_the_document_says_how_to_send_the_key(
+    tiny_model: Path, client: httpx.Client, several: bool
+) -> None:
     """Where it is needed; a server without one has no security schemes."""
     assert "securitySchemes" not in client.get("/openapi.json").json()["components"]
     settings = ServeSettings(rate=0, api_key="a-secret-key")
+    if several:
+        keys = tuple(ApiKey(key=key, name=key) for key in ("another-key", "a-secret-key"))
+        settings = ServeSettings(rate=0, api_keys=keys)
     with serving({"tiny:aa-bb": tiny_model}, settings) as guarded, guarded.client() as guest:
         document = guest.get("/openapi.json", headers={"x-api-key": "a-secret-key"}).json()
         schemes = document["components"]["securitySchemes"]
+        assert schemes["bearer"] == {"type": "http", "scheme": "bearer"}
         assert schemes["header"] == {"type": "apiKey", "in": "header", "name": "X-API-Key"}
         for path, operations in document["paths"].items():
             for method, operation in operations.items():
