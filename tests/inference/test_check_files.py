@@ -8,7 +8,7 @@ import pytest
 
 from covnmt.base.errors import UserError
 from covnmt.base.files import write_lines
-from covnmt.inference.check_files import CheckInput, SavedReports
+from covnmt.inference.check_files import CheckInput, Report, SavedReports
 from covnmt.inference.check_output import format_pairs
 from covnmt.inference.omissions import (
     CheckedPair,
@@ -19,7 +19,7 @@ from covnmt.inference.omissions import (
 )
 
 OMISSION = Omission("b", 1, 2, 0.1234567, 0.7654321, "word", 2, 3)
-REPORTS = [
+REPORTS: list[Report] = [
     OmissionReport(("a", "b"), (OMISSION,), 0.25, True, 2, 1, min_probability=0.3),
     SkippedPair(200),
     OmissionReport((), (), 0.0, False, 0, 0),
