@@ -42,6 +42,10 @@ from covnmt.serve.served_model import ModelSpec, parse_spec
 MOST_BYTES = 16 * 2**20
 # Sentences as a person may type them, and words that their translations must contain.
 SAID = [
+    ("de-en", "Die Regierung hat am Montag neue Maßnahmen angekündigt.", ["overnment", "Monday"]),
+    ("de-en", "Bitte geben Sie Ihr Passwort ein", ["password"]),
+    ("de-en", "Mein Hund schläft den ganzen Tag.", ["dog", "sleep"]),
+    ("de-en", "Wir müssen die Umwelt schützen.", ["protect", "environment"]),
     ("zh-en", "申请人应于三十日内补正。", ["applicant", "thirty|30", "days"]),
     ("zh-en", "申請人應於三十日內補正。", ["applicant", "thirty|30", "days"]),
     ("zh-en", "靐", []),
@@ -54,6 +58,24 @@ SAID = [
 ]
 # Translations by others, and their omissions.
 LEFT_OUT = [
+    (
+        "de-en",
+        "Der Ausschuss hat den Bericht mit großer Mehrheit angenommen.",
+        "The committee adopted the report.",
+        "mit großer Mehrheit",
+    ),
+    (
+        "de-en",
+        "Wir müssen die Umwelt schützen und Arbeitsplätze schaffen.",
+        "We must protect the environment.",
+        "Arbeitsplätze schaffen",
+    ),
+    (
+        "de-en",
+        "Der Ausschuss hat den Bericht mit großer Mehrheit angenommen.",
+        "The committee adopted the report by a large majority.",
+        "",
+    ),
     ("ja-en", "金閣寺は京都にある有名な寺です。", "Kinkaku-ji is a famous temple.", "京都"),
     ("ja-en", "彼は1868年に江戸で生まれた。", "He was born in Edo.", "1868"),
     ("ja-en", "この橋は江戸時代に作られた。", "This bridge was built in the Edo period.", ""),
@@ -131,7 +153,7 @@ def test_the_demo_translates_with_the_bundled_models_there_are(
     monkeypatch.setattr(demo, "example_sentences", lambda language: [f"a {language}", *"bcde"])
     shown = [str(text) for text in demo.translate_examples()]
     assert len(shown) == demo.EXAMPLES
-    assert shown[0].startswith("xx-en  axx\n")
+    assert shown[0].startswith("xx-en  a xx\n")
 
 
 # The models of this version

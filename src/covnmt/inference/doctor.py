@@ -25,7 +25,11 @@ EXTRAS = ("train", "gpu", "serve", "cluster", "smt", "tensorboard")
 THREAD_SETTINGS = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "COVNMT_OPS")
 ENOUGH_DISK, ENOUGH_MEMORY = 2.0, 1.0  # GiB
 # A sentence that each bundled model knows the words of.
-SAMPLES = {"ja-en": "この寺は京都市の北にある。", "zh-en": "本法自公布日施行。"}
+SAMPLES = {
+    "de-en": "Die Regierung hat am Montag neue Maßnahmen angekündigt.",
+    "ja-en": "この寺は京都市の北にある。",
+    "zh-en": "本法自公布日施行。",
+}
 
 
 @dataclass(frozen=True)

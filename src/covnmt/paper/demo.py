@@ -26,6 +26,7 @@ from covnmt.inference.model import load
 from covnmt.inference.translate import format_translations
 from covnmt.model.directory import bundled_models
 from covnmt.paper.experiments import EXAMPLE_LENGTHS, example_sentences, find_experiment
+from covnmt.text.tokenize import UNSPACED_LANGUAGES
 from covnmt.training.loop import train
 
 SYSTEMS = ("baseline", "gru10")
@@ -96,9 +97,11 @@ def most_improved_sentence(comparison: Comparison) -> int | None:
 
 
 def translate_examples() -> Iterator[Text]:
-    """Translate sentences of our own, unsegmented, with the bundled models."""
+    """Translate sentences of our own with the bundled models."""
     for name in bundled_models():
         language, _, _ = name.partition("-")
-        lines = [line.replace(" ", "") for line in example_sentences(language)[:EXAMPLES]]
+        lines = example_sentences(language)[:EXAMPLES]
+        if language in UNSPACED_LANGUAGES:  # the examples are split into words
+            lines = [line.replace(" ", "") for line in lines]
         for translation in load(name).translate(lines):
             yield Text(f"{name}  {translation.source}\n       {translation.text}")

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from covnmt.base.console import track
 from covnmt.base.errors import UserError
@@ -22,7 +23,7 @@ from covnmt.base.files import (
 )
 from covnmt.data.corpus import REPORT_FILE, Corpus, report_digest
 from covnmt.data.prepare import prepare_corpus
-from covnmt.data.settings import PathPair, PrepareSettings
+from covnmt.data.settings import SPLIT_NAMES, PathPair, PrepareSettings
 from covnmt.text.codec import vocabulary_fingerprint
 from covnmt.text.tokenize import subword_settings
 
@@ -34,16 +35,20 @@ MAX_SUBWORDS = 80  # of a training sentence
 MAX_CHARACTERS = 320
 MAX_RATIO, RATIO_SLACK = 1.8, 15  # of characters; short lines may differ by some more
 WITHOUT_FULL_STOP = 10  # one in so many pairs that end in full stops loses them
+_WORD = re.compile(r"[^\W\d_]+")
 # Frequent words that only one of the two languages has.
 GERMAN_WORDS = frozenset(
-    "der die das und ist nicht den dem ein eine einen einer zu mit von für auf sich es wir ich sie "
-    "werden wird dass auch haben im bei oder aber nach aus".split()
+    _WORD.findall(
+        "der die das und ist nicht den dem ein eine einen einer zu mit von für auf sich es wir ich "
+        "sie werden wird dass auch haben im bei oder aber nach aus"
+    )
 )
 ENGLISH_WORDS = frozenset(
-    "the and of to is not that this it we you are for with have has be on as by from or but which "
-    "they at our".split()
+    _WORD.findall(
+        "the and of to is not that this it we you are for with have has be on as by from or but "
+        "which they at our"
+    )
 )
-_WORD = re.compile(r"[^\W\d_]+")
 _NUMBER = re.compile(r"\d+(?:[.,' \u00a0]\d+)*")
 _NOT_DIGIT = re.compile(r"\D")
 _LETTER = re.compile(r"[^\W\d_]{2}")
@@ -190,43 +195,43 @@ def reverse_file_name(name: str) -> str:
 
 
 def reverse_corpus(prepared: Path, output: Path) -> None:
-    """Make a prepared directory for the other direction from the same files."""
+    """Make a prepared directory for the other direction, of links to the same files."""
     if (output / REPORT_FILE).exists():
         return
-    report = Corpus.open(prepared).report
+    Corpus.open(prepared)
     with lock_directory(output):
         for path in prepared.iterdir():
-            copy = output / reverse_file_name(path.name)
             if path.is_file() and path.name != REPORT_FILE and not path.name.startswith("."):
-                copy.unlink(missing_ok=True)
-                copy.hardlink_to(path)
-        content = read_json(prepared / REPORT_FILE)
-        settings = content["settings"]
-        for part in (settings, content["rows"]):
-            _exchange(part)
-        for side in ("source_size", "target_size"):
-            settings.setdefault(side, PrepareSettings.model_fields[side].default)
-        settings["source_size"], settings["target_size"] = (
-            settings["target_size"],
-            settings["source_size"],
-        )
-        settings["train"] = [pair[::-1] for pair in settings["train"]]
-        for name in ("dev", "test"):
-            settings[name] = settings[name] and settings[name][::-1]
-        for name, digests in content["inputs"].items():
-            content["inputs"][name] = [
-                digest for k in range(0, len(digests), 2) for digest in digests[k : k + 2][::-1]
-            ]
-        for split in content["splits"].values():
-            _exchange(split["tokens"])
-            _exchange(split["coverage"])
+                link = output / reverse_file_name(path.name)
+                link.unlink(missing_ok=True)
+                link.hardlink_to(path)
+        content = reverse_report(read_json(prepared / REPORT_FILE))
         content["fingerprint"] = vocabulary_fingerprint(output)
-        content["checksums"] = {
-            reverse_file_name(name): digest for name, digest in report.checksums.items()
-        }
         content["checksums"][REPORT_FILE] = report_digest(content)
         write_json(output / REPORT_FILE, content)
 
 
-def _exchange(part: dict[str, object]) -> None:
-    part["source"], part["target"] = part["target"], part["source"]
+def reverse_report(content: dict[str, Any]) -> dict[str, Any]:
+    """Exchange source and target in the content of corpus.json."""
+    settings = {reverse_file_name(key): value for key, value in content["settings"].items()}
+    for name in SPLIT_NAMES:
+        files = settings[name]
+        settings[name] = [pair[::-1] for pair in files] if name == "train" else files[::-1]
+    return {
+        **content,
+        "settings": settings,
+        "inputs": {
+            name: [digests[k ^ 1] for k in range(len(digests))]
+            for name, digests in content["inputs"].items()
+        },
+        "splits": {
+            name: {**split, **{part: _reversed(split[part]) for part in ("tokens", "coverage")}}
+            for name, split in content["splits"].items()
+        },
+        "rows": _reversed(content["rows"]),
+        "checksums": {reverse_file_name(name): d for name, d in content["checksums"].items()},
+    }
+
+
+def _reversed(by_side: dict[str, Any]) -> dict[str, Any]:
+    return {side: by_side[other] for side, other in SIDE_NAMES.items()}
