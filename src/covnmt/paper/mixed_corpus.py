@@ -225,7 +225,7 @@ def reverse_report(content: dict[str, Any]) -> dict[str, Any]:
             for name, digests in content["inputs"].items()
         },
         "splits": {
-            name: {**split, **{part: _reversed(split[part]) for part in ("tokens", "coverage")}}
+            name: {**split, **{key: _reversed(split[key]) for key in ("tokens", "coverage")}}
             for name, split in content["splits"].items()
         },
         "rows": _reversed(content["rows"]),
