@@ -119,7 +119,7 @@ class ServedModel:
             settings.queue,
             partial(metrics.observe_batch, spec.name),
         )
-        metrics.add_model(spec.name, get_args(Failure))
+        metrics.add_model(spec.name, get_args(WorkerFailure))
         for worker in workers:
             threading.Thread(target=worker.watch, name="watch", daemon=True).start()
 
