@@ -56,6 +56,25 @@ def test_unknown_words_are_nan_unless_they_are_copied(lexicon: Lexicon) -> None:
     assert source.support[1] == source.usual[1] > 1
 
 
+def test_a_word_that_stands_twice_needs_two_translations(lexicon: Lexicon) -> None:
+    line = "Hund rot Katze Hund"
+    source, target = lexicon.supports(*keys(lexicon, line, "dog red cat"))
+    assert (source.support[[0, 1, 2]] > 1).all()
+    assert source.support[3] < source.support[0] / 2
+    assert (target.support > 1).all()
+    source, _ = lexicon.supports(*keys(lexicon, line, "dog red cat dog"))
+    assert (source.support > 1).all()
+    source, _ = lexicon.supports(*keys(lexicon, "1868 rot blau Katze 1868", "1868 red cat"))
+    assert source.support[0] > 1
+    assert np.isnan(source.support[4])
+
+
+def test_partners_are_counted_as_often_as_they_stand(lexicon: Lexicon) -> None:
+    line = keys(lexicon, "Hund rot der Hund 7 7", "dog red blue 7 Quarz")
+    assert lexicon.count_partners(*line) == [2, 1, 0, 2, 0]
+    assert lexicon.count_partners([], ["dog"]) == [0]
+
+
 def test_a_saved_lexicon_gives_the_same_support(lexicon: Lexicon, tmp_path: Path) -> None:
     path = tmp_path / "lexicon.npz"
     assert Lexicon.load(path) is None

@@ -17,11 +17,12 @@ from covnmt.inference.calibrate import calibrate, calibrate_model, lexicon_from_
 from covnmt.inference.calibration import Calibration
 from covnmt.inference.field import FieldStatistics
 from covnmt.inference.omissions import OmissionChecker
+from covnmt.inference.translate import Translation
 from covnmt.text.codec import Codec
 from covnmt.text.tokenize import TokenizerSettings, WhitespaceTokenizer
 from covnmt.text.vocabulary import Vocabulary
 
-WORDS = [first + second for first in "abcde" for second in "xyz"]
+WORDS = [first + second for first in "abcdefghij" for second in "vwxyz"]
 CODEC = Codec(
     TokenizerSettings(kind="whitespace"), WhitespaceTokenizer(), Vocabulary((*WORDS, ",", "。"))
 )
@@ -92,3 +93,27 @@ def test_pairs_that_cannot_be_used_are_refused(tiny_model: Path, tmp_path: Path)
         with pytest.raises(UserError, match=message):
             calibrate_model(model, few)
     assert Calibration.load(model) is None
+
+
+def test_words_that_stand_more_often_than_what_they_translate_may_not_repeat() -> None:
+    checker = new_checker(train_lexicon(copied_pairs(80)))
+
+    def repeated(source: str, text: str) -> list[int]:
+        tokens = tuple(text.split())
+        words = tuple(source.split())
+        made = Translation(
+            source=source,
+            source_tokens=words,
+            text=text,
+            tokens=tokens,
+            score=0.0,
+            blocks=(np.zeros((len(tokens), len(words)), np.float32),),
+            coverage=np.zeros(len(words), np.float32),
+            fertility=None,
+        )
+        return sorted(set(range(len(tokens))) - checker.may_repeat(made))
+
+    assert repeated("ax bx , cx 。", "ax bx , ax , 。") == [0, 3]
+    assert repeated("ax bx , ax 。", "ax bx , ax , 。") == []
+    checker.lexicon = None
+    assert repeated("ax", "ax , ax ,") == [0, 2]

@@ -81,6 +81,11 @@ def test_a_checked_translation_has_the_omissions_of_the_check_instead_of_low_att
     assert "“a .”, with a probability of 0.75" in found[0].reason
 
 
+def test_words_that_may_repeat_have_no_remark() -> None:
+    made = translation("x x", [[0.9, 0.1], [0.8, 0.2]], None)
+    assert find_remarks(replace(made, may_repeat=frozenset([0, 1]))) == []
+
+
 def test_a_long_token_may_get_the_attention_of_several_words() -> None:
     made = translation("v w x y z", [[0.9, 0.1]] * 5, None)
     assert find_remarks(replace(made, source_tokens=("公布日施行", "b"))) == []

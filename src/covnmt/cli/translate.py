@@ -307,7 +307,7 @@ def calibrate(
     field: Annotated[
         str, typer.Option(help="kind of text the model was trained on, for warnings: laws")
     ] = "",
-    pairs: Annotated[int, typer.Option(min=50, help="at most this many of each dev set")] = 160,
+    pairs: Annotated[int, typer.Option(min=50, help="at most this many of each dev set")] = 400,
 ) -> None:
     """Calibrate `covnmt check` for a model, and build its lexicon: a few minutes on one core."""
     from covnmt.inference.calibrate import calibrate_model

@@ -8,7 +8,7 @@ Letters: z a source and e a target word; K pairs of words that occur together.
 """
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -35,6 +35,7 @@ ITERATIONS = 5
 CHUNK_PAIRS = 20_000
 STEP = 1 / 20  # of stored logarithms, in nats
 MAX_LOG = 255 * STEP
+MAX_DISTANCE = 2  # of words that one word of the other side may support
 MIN_SUPPORT = 1.0  # entries with less are left out
 MAX_PIECE = 4  # characters of a word that no spaces separate; longer ones are phrases
 # runs of letters and digits, of katakana, or of other letters
@@ -197,8 +198,34 @@ class Lexicon:
     def supports(self, source: Sequence[str], target: Sequence[str]) -> tuple[Support, Support]:
         """Return the support of the words of either side, given as keys, by those of the other.
 
-        A word that stands on the other side as it is has all the support it can have.
+        A word supports one word of the other side, the best pairs first (competitive linking,
+        Melamed 2000), and those beside it, which may be parts of the same expression. So a word
+        that stands twice needs two translations. A word that stands on the other side as it is
+        has all the support it can have.
         """
+        z, e, by_target, by_source = self._look_up(source, target)
+        same = np.array([[key == other for other in target] for key in source], dtype=bool)
+        same = same.reshape(len(source), len(target))
+        return (
+            _linked(self.source, z, by_target, same),
+            _linked(self.target, e, by_source.T, same.T),
+        )
+
+    def count_partners(self, source: Sequence[str], target: Sequence[str]) -> list[int]:
+        """Count for each target word the source words, with repetitions, that it may translate.
+
+        A partner gives it at least half of its usual support.
+        """
+        _, e, _, by_source = self._look_up(source, target)
+        usual = np.where(e < 0, MAX_LOG, self.target.usual[e] * STEP)
+        same = [source.count(key) for key in target]
+        partners = (by_source >= np.maximum(usual / 2, MIN_SUPPORT)).sum(axis=0)
+        return [max(pair) for pair in zip(same, partners.tolist(), strict=True)]
+
+    def _look_up(
+        self, source: Sequence[str], target: Sequence[str]
+    ) -> tuple[IntArray, IntArray, DoubleArray, DoubleArray]:
+        """Return the ids of the words of both sides, and their supports [J, I] of each other."""
         z, e = (
             np.array([side.ids.get(key, -1) for key in keys], dtype=np.int64)
             for side, keys in ((self.source, source), (self.target, target))
@@ -209,25 +236,35 @@ class Lexicon:
         rows = np.searchsorted(self._keys, wanted)
         rows = np.where(self._keys[rows] == wanted, rows, len(self._keys) - 1)
         by_target, by_source = (values[rows] for values in self._supports)
-        return (
-            _best(self.source, source, z, by_target, set(target)),
-            _best(self.target, target, e, by_source.T, set(source)),
-        )
+        return z, e, by_target, by_source
 
 
-def _best(
-    side: LexiconSide, keys: Sequence[str], ids: IntArray, pairs: DoubleArray, others: set[str]
+def _linked(
+    side: LexiconSide, ids: IntArray, pairs: DoubleArray, same: NDArray[np.bool_]
 ) -> Support:
+    """Return the support of words by the best of their `pairs` [words, others] that are free."""
     unknown = ids < 0
-    support = np.where(unknown, np.nan, pairs.max(axis=1, initial=0.0))
+    support, is_literal = np.zeros(len(ids)), np.zeros(len(ids), dtype=bool)
+    scores = np.where(same, 2 * MAX_LOG, pairs)
+    words, others = np.nonzero(scores)
+    order = np.argsort(-scores[words, others], kind="stable")
+    supported: dict[int, list[int]] = defaultdict(list)  # by each of the others
+    for word, other in zip(words[order].tolist(), others[order].tolist(), strict=True):
+        if not support[word] and all(
+            abs(word - neighbor) <= MAX_DISTANCE and ids[word] != ids[neighbor]
+            for neighbor in supported[other]
+        ):
+            support[word] = scores[word, other]
+            is_literal[word] = same[word, other]
+            supported[other].append(word)
     usual, rarity = (
         np.where(unknown, np.nan, values[ids] * STEP) for values in (side.usual, side.rarity)
     )
-    literal = np.array([key in others for key in keys], dtype=bool)
-    rarity = np.where(unknown, MAX_LOG, rarity)
-    full = np.where(unknown, MAX_LOG, np.maximum(usual, support))
+    full = np.where(unknown, MAX_LOG, np.maximum(usual, pairs.max(axis=1, initial=0.0)))
     return Support(
-        np.where(literal, full, support), np.where(literal & unknown, full, usual), rarity
+        np.where(is_literal, full, np.where(unknown, np.nan, support)),
+        np.where(is_literal & unknown, full, usual),
+        np.where(unknown, MAX_LOG, rarity),
     )
 
 

@@ -31,7 +31,7 @@ from covnmt.text.codec import Codec
 from covnmt.text.tokenize import UNSPACED_LANGUAGES, clean_line
 
 MIN_PAIRS = 50
-MAX_PAIRS = 160  # of a dev set
+MAX_PAIRS = 400  # of a dev set
 OWN_TRANSLATIONS = 100
 LENGTHS = range(4, 61)  # tokens
 WINDOW = 64

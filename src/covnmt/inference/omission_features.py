@@ -20,8 +20,8 @@ from covnmt.inference.text_units import TextUnits
 from covnmt.text.codec import Codec
 
 # A word that gets less support in the training text, in nats, cannot be judged: it has no
-# translation of its own, as particles have none.
-MIN_USUAL = 1.5
+# translation of its own, as most particles and articles have none.
+MIN_USUAL = 2.5
 MOSTLY = 0.8  # of the usual support is missing where a word counts as unsupported
 UNSUPPORTED = 0.6  # of the usual support must be missing in the words of a phrase, on average
 MIN_PHRASE_WORDS = 2
@@ -60,6 +60,11 @@ class Evidence:
     def judged(self) -> int:
         """How many words can be judged."""
         return int((self.usual > 0).sum())
+
+    @property
+    def unsupported(self) -> int:
+        """How many of these have nearly none of their usual support."""
+        return int((self.missing > MOSTLY * self.usual).sum())
 
     @property
     def share(self) -> float:

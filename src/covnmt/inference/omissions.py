@@ -12,6 +12,7 @@ after the other, always the most probable one, and each is judged again without 
 Pairs come from an iterator, and reports go to one: what reads and writes files is elsewhere.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain, islice
@@ -19,19 +20,22 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from covnmt.data.lexicon import Lexicon
+from covnmt.data.lexicon import STEP, Lexicon
 from covnmt.data.padding import map_in_batches, pad_ids
 from covnmt.decoding.engines import Engine
 from covnmt.inference.calibration import Calibration, Logistic, sigmoid
 from covnmt.inference.field import has_foreign_script
 from covnmt.inference.omission_features import (
     FEATURES,
+    MIN_USUAL,
     Decoded,
     LengthRatio,
     Pair,
     decoded_features,
     lexical_features,
 )
+from covnmt.inference.text_units import token_text
+from covnmt.inference.translate import Translation
 from covnmt.text.bilingual_files import Place
 from covnmt.text.codec import Codec
 
@@ -98,6 +102,9 @@ class OmissionReport:
     probabilities: dict[range, float] = field(default_factory=dict)  # of all that was looked at
     model_translation: str | None = None
     min_probability: float = MIN_PROBABILITY  # of what is reported
+    omitted: int = 0  # words of the source that are reported
+    target_judged: int = 0  # words of the translation that can be judged
+    unsupported: int = 0  # of them, those that no word of the source supports
 
     @property
     def is_unrelated(self) -> bool:
@@ -217,6 +224,33 @@ class OmissionChecker:
             reports = iter(self._window_reports(short, min_probability, words))
             for size in sizes:
                 yield next(reports) if size <= max_tokens else SkippedPair(size)
+
+    def may_repeat(self, translation: Translation) -> frozenset[int]:
+        """Return the target tokens of which a repetition says nothing.
+
+        These are punctuation, parts of words that stand once, function words, and words that
+        stand no more often than what they translate. Without a lexicon only the first.
+        """
+        surface, starts, stops = token_text(translation.tokens, self.target)
+        everything = range(len(translation.tokens))
+        if self.lexicon is None:
+            return frozenset(
+                i for i in everything if not any(map(str.isalnum, translation.tokens[i]))
+            )
+        side = self.lexicon.target
+        words = side.splitter.words(surface)
+        source = [
+            key for keys in self.read_pair((translation.source, "")).source.keys for key in keys
+        ]
+        counts = Counter(word.key for word in words)
+        partners = self.lexicon.count_partners(source, [word.key for word in words])
+        repeated = set[int]()
+        for word, count in zip(words, partners, strict=True):
+            number = side.ids.get(word.key, -1)
+            is_content = number < 0 or side.usual[number] * STEP >= MIN_USUAL
+            if is_content and counts[word.key] > max(count, 1):
+                repeated.update(range(starts[word.start], stops[word.end - 1]))
+        return frozenset(everything) - repeated
 
     def read_pair(self, pair: tuple[str, str]) -> Pair:
         """Split both lines into words and look them up."""
@@ -421,6 +455,8 @@ class OmissionChecker:
                 self._omission(pair, span, max(words[p] for p in members), "word")
                 for span, members in _runs(is_found, pair, gap=True)
             ]
+        omitted = [pair.words(range(row.start, row.end)) for row in omissions]
+        is_unrelated = 0 < unrelated >= min_probability
         statistics = self.calibration.field if self.calibration else None
         nats = search.whole.nats_per_token
         return OmissionReport(
@@ -437,6 +473,9 @@ class OmissionChecker:
             judged=pair.evidence.judged if self.lexicon else len(source.units),
             probabilities={p: score[0] for p, score in (search.scores | words).items()},
             min_probability=min_probability,
+            omitted=len(source.units) if is_unrelated else sum(w.stop - w.start for w in omitted),
+            target_judged=pair.target_evidence.judged,
+            unsupported=pair.target_evidence.unsupported,
         )
 
     def _omission(

@@ -49,6 +49,7 @@ class Translation:
     fertility: FloatArray | None  # [J] target tokens expected, where the model predicts them
     alternatives: tuple["Translation", ...] = ()  # the rest of the n-best list
     omissions: "tuple[Omission, ...] | None" = None  # if it was checked
+    may_repeat: frozenset[int] = frozenset()  # if it was checked: tokens that may stand twice
     unusual: bool = False  # the source is unlike what the model was trained on
     finished: bool = True  # False: the search gave up before the sentence ended
 

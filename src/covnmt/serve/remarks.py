@@ -77,13 +77,16 @@ def _omitted_tokens(translation: Translation) -> dict[int, str]:
 
 
 def _repetitions(translation: Translation) -> list[Remark]:
-    """Remark on target tokens that repeat an earlier one while attending to the same source."""
+    """Remark on target tokens that repeat an earlier one while attending to the same source.
+
+    Function words, and words that stand twice in the source too, are left out.
+    """
     remarks = []
     earlier: dict[tuple[str, int], list[int]] = defaultdict(list)
     source_words = readable_tokens(translation.source_tokens)
     for i, (token, row) in enumerate(zip(translation.tokens, translation.alignment, strict=True)):
         j = int(row.argmax())  # there are source tokens if there are target tokens
-        if row[j] < MIN_REPEATED_ATTENTION:
+        if row[j] < MIN_REPEATED_ATTENTION or i in translation.may_repeat:
             continue
         if before := earlier[token, j]:
             reason = f"word {before[-1] + 1} is the same and comes from “{source_words[j]}” too"

@@ -96,6 +96,7 @@ class TranslateWork(Work[Translation]):
             replace(
                 translation,
                 omissions=None if isinstance(report, SkippedPair) else report.omissions,
+                may_repeat=model.checker.may_repeat(translation),
             )
             for translation, report in zip(done, reports, strict=True)
         ]
