@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from math import exp
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -25,6 +25,9 @@ from covnmt.cli.options import (
     check_utf8,
     require_one_model,
 )
+
+if TYPE_CHECKING:
+    from covnmt.inference.model import ModelLoader
 
 app = typer.Typer()
 rate_app = typer.Typer(
@@ -59,6 +62,12 @@ TerOption = Annotated[bool, typer.Option(help="compute TER, which is slow on lon
 SymmetrizeOption = Annotated[
     Literal["grow-diag-final", "union", "intersection"],
     typer.Option(help="how links of both directions are combined"),
+]
+JudgeOption = Annotated[
+    str | None,
+    typer.Option(
+        help="model that reports omissions and additions, as `covnmt check` does; needs --source"
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="print one JSON object instead of tables")]
 ScoresOption = Annotated[
@@ -125,6 +134,7 @@ def evaluate(
         typer.Option(help="renormalize the matrices for SAER"),
     ] = False,
     ter: TerOption = True,
+    judge: JudgeOption = None,
     as_json: JsonOption = False,
     out: ScoresOption = None,
 ) -> None:
@@ -158,13 +168,30 @@ def evaluate(
         first_number,
     )
     options = EvaluationOptions(
-        tokenize, link_method, threshold, symmetrize, renormalize, ter=ter, workers=available_cpus()
+        tokenize,
+        link_method,
+        threshold,
+        symmetrize,
+        renormalize,
+        ter=ter,
+        workers=available_cpus(),
+        judge=_find_judge(judge, source),
     )
     evaluation = run(system, test_set, options)
     tables = [evaluation_table(evaluation)]
     if evaluation.by_length:
         tables.append(length_table({hypothesis.name: evaluation}))
     _show(tables, evaluation.to_json(), as_json, out)
+
+
+def _find_judge(name: str | None, source: Path | None) -> "ModelLoader | None":
+    if name is None:
+        return None
+    if source is None:
+        raise UserError("--judge needs --source: it compares the output with it")
+    from covnmt.inference.model import ModelLoader
+
+    return ModelLoader.find([name])
 
 
 @app.command()
@@ -219,6 +246,7 @@ def compare(
     unique_reference: UniqueReferenceOption = False,
     tokenize: TokenizeOption = "13a",
     ter: TerOption = True,
+    judge: JudgeOption = None,
     as_json: JsonOption = False,
     out: ScoresOption = None,
 ) -> None:
@@ -239,7 +267,11 @@ def compare(
     }
     alternative: Literal["greater", "two-sided"] = "greater" if one_sided else "two-sided"
     options = EvaluationOptions(
-        tokenize, alternative=alternative, ter=ter, workers=available_cpus()
+        tokenize,
+        alternative=alternative,
+        ter=ter,
+        workers=available_cpus(),
+        judge=_find_judge(judge, source),
     )
     comparison = run(outputs, test_set, baseline or (), options)
     tables = [comparison_table(comparison), significance_table(comparison)]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import permutations
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from covnmt import __version__
 from covnmt.base.arrays import FloatArray, IntArray
@@ -32,6 +32,9 @@ from covnmt.metrics.significance import (
     sign_test,
 )
 
+if TYPE_CHECKING:
+    from covnmt.inference.model import ModelLoader
+
 T = TypeVar("T")
 
 SIGNIFICANCE_MARKS = "†‡§¶"
@@ -53,6 +56,7 @@ class EvaluationOptions:
     ter: bool = True
     workers: int = 1  # processes for TER
     samples: int = BOOTSTRAP_SAMPLES  # for the confidence intervals by length
+    judge: "ModelLoader | None" = None  # the model that finds omissions, as in `covnmt check`
 
 
 @dataclass(frozen=True)
@@ -73,10 +77,11 @@ class Evaluation:
     by_length: tuple[LengthBucket, ...]
     statistics: IntArray = field(repr=False, compare=False)
     word_errors: tuple[SourceWordErrors, ...] = field(repr=False)
+    judged: tuple[Score, ...] = ()  # by a model
 
     def groups(self) -> dict[str, tuple[Score, ...]]:
         """Return the scores by kind, without empty kinds."""
-        kinds = ("translation", "alignment", "adequacy", "proxies", "diagnostics")
+        kinds = ("translation", "alignment", "adequacy", "judged", "proxies", "diagnostics")
         return {kind: scores for kind in kinds if (scores := getattr(self, kind))}
 
     @property
@@ -205,7 +210,15 @@ class _Evaluator:
             by_length=self._scores_by_length(),
             statistics=self.statistics,
             word_errors=self.word_errors,
+            judged=self._judged_scores(),
         )
+
+    def _judged_scores(self) -> tuple[Score, ...]:
+        if self.options.judge is None or self.test_set.source is None:
+            return ()
+        from covnmt.evaluation.judged_omissions import judged_scores  # opens models
+
+        return judged_scores(self.options.judge, self.test_set.source, self.output.text)
 
     def _translation_scores(self) -> tuple[Score, ...]:
         text, references = self.output.text, self.test_set.references

@@ -46,6 +46,8 @@ COMPARISON_COLUMNS = (
     ScoreColumn("chrF", +1),
     ScoreColumn("TER", -1),
     *ERROR_COLUMNS,
+    ScoreColumn("judged omissions", -1),
+    ScoreColumn("judged additions", -1),
 )
 LENGTH_COLUMNS = (
     ScoreColumn(PAPER_BLEU, +1),
@@ -57,6 +59,7 @@ KINDS = {
     "translation": "translation",
     "alignment": "alignment",
     "adequacy": "source words (exact)",
+    "judged": "omissions and additions (judged by a model)",
     "proxies": "over- and under-translation (proxies)",
     "diagnostics": "attention",
 }
