@@ -28,6 +28,7 @@ from covnmt.model.coverage import Coverage, CoverageInputs
 from covnmt.model.initialize import initialize_weights
 from covnmt.serve import schemas
 from covnmt.training import state
+from tests.conftest import Run
 from tests.docs.generated_tables import MARKED, PAGES, ROOT, TABLES, with_tables
 from tests.model.small import small_batch, small_config, small_model
 
@@ -244,6 +245,26 @@ def test_python_of_the_readme_runs(name: str, capsys: pytest.CaptureFixture[str]
     [example] = blocks(read(name), "python")
     exec(example, {})
     assert "Kinkaku-ji" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/check.md"])
+def test_what_the_pages_show_of_check_is_what_it_prints(
+    name: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """README makes the files itself; docs/check.md has them in a table."""
+    page = read(name)
+    [shown] = [block for block in blocks(page, "console") if "\tOMISSION" in block]
+    monkeypatch.chdir(tmp_path)
+    made = re.findall(r"^\$ echo (.*) > (\S+)$", shown, re.MULTILINE)
+    rows = re.findall(r"^\| \d \| (.*?) \| (.*?) \|$", page, re.MULTILINE)
+    for text, path in made:
+        write_lines(Path(path), [text])
+    if not made:
+        write_lines(Path("source.ja"), [source for source, _ in rows])
+        write_lines(Path("translation.en"), [target for _, target in rows])
+    printed = run("check", "source.ja", "translation.en", "--model", "ja-en").out
+    expected = [line for line in shown.splitlines() if re.match(r"\d+\t", line)]
+    assert printed.splitlines() == expected
 
 
 def test_python_of_check_runs(capsys: pytest.CaptureFixture[str]) -> None:
