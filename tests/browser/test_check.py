@@ -91,6 +91,10 @@ def test_a_verdict_tells_how_far_it_can_be_trusted(checking: Page) -> None:
     ask(checking, "Good evening!")
     expect(verdict).to_contain_text("not look like a translation")
     expect(verdict).not_to_contain_text("Nothing found")
+    report["unrelated"] = 0.0  # nor in what is unlike the model's field
+    ask(checking, "Good night!")
+    expect(verdict).to_contain_text("unlike the text that the model")
+    expect(verdict).not_to_contain_text("Nothing found")
 
 
 def test_a_translation_that_is_too_long_shows_an_error(checking: Page) -> None:

@@ -19,7 +19,7 @@ def test_a_text_that_cannot_be_translated_shows_an_error_alone(page: Page) -> No
     show(page, "word")
     write(page, "word " * 300)
     alert = page.get_by_role("alert")
-    expect(alert).to_contain_text("The translation stopped.")
+    expect(alert).to_contain_text("This cannot be translated.")
     message = '"word word word word word word word word…" has 300 tokens'
     expect(alert).to_contain_text(message)
     # the translation of another text would be taken for this one's
@@ -91,8 +91,10 @@ def test_sentences_that_came_before_an_error_stay(
     page = slow_page(context, running, "a. b")
     send(page, "sentence", **sentence(0))
     send(page, "partial", text_number=0, sentence_number=1, text="y")
-    send(page, "error", error="not done in time; send less at once")
-    expect(page.get_by_role("alert")).to_contain_text("Not done in time; send less at once")
+    send(page, "error", status=408, error="not done in time; send less at once")
+    alert = page.get_by_role("alert")
+    expect(alert).to_contain_text("This took too long.")
+    expect(alert).to_contain_text("Not done in time; send less at once")
     expect(page.locator(".summary")).to_have_text("Stopped after 1 sentence.")
     expect(page.locator(".translation")).to_have_text("x")
     expect(page.locator("[aria-busy]")).to_have_count(0)

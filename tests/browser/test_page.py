@@ -12,7 +12,7 @@ pytest.importorskip("playwright.sync_api", reason="pip install playwright: brows
 from playwright.sync_api import BrowserContext, Page, Route, expect
 
 from covnmt.inference.model import Model
-from tests.serve.server import Running
+from tests.serve.server import UNLIMITED, Running, serving
 
 from .driving import (
     DONE,
@@ -128,15 +128,53 @@ def test_doubtful_places_are_marked_in_the_text_and_listed(
     expect(places.last).to_have_text("made up: dragonin no dictionary")
 
 
+@pytest.mark.parametrize("field", [{"unusual": True}, {"finished": False}])
+def test_nothing_is_said_to_be_in_order_where_the_model_is_lost(
+    context: BrowserContext, running: Running, field: dict[str, bool]
+) -> None:
+    page = slow_page(context, running, "a")
+    send(page, "sentence", **sentence(0, **field))
+    warnings = [{"kind": "unusual", "message": "1 of 1 sentence is unlike"}]
+    send(page, "done", model="baseline", texts=["x"], warnings=warnings)
+    expect(page.locator(f"{DONE} .warning")).to_have_count(1)
+    expect(page.locator(".summary")).to_have_text("")
+
+
+def test_warnings_about_several_sentences_stand_above_them(
+    context: BrowserContext, running: Running
+) -> None:
+    page = slow_page(context, running, "a. b")
+    for number in range(2):
+        send(page, "sentence", **sentence(number, unusual=True))
+    warnings = [{"kind": "unusual", "message": "2 of 2 sentences are unlike it"}]
+    send(page, "done", model="baseline", texts=["x. y"], warnings=warnings)
+    expect(page.locator(f"{DONE} > .warning")).to_have_text("2 of 2 sentences are unlike it.")
+    expect(page.locator(f"{DONE} .sentence .warning")).to_have_count(2)
+
+
+def test_without_a_model_to_compare_with_the_setting_is_hidden(
+    context: BrowserContext, tiny_model: Path, page: Page
+) -> None:
+    expect(page.locator("label", has=page.locator("#compare"))).not_to_have_attribute("hidden", "")
+    with serving({"tiny": tiny_model}, UNLIMITED) as alone:
+        other = context.new_page()
+        other.goto(alone.url)
+        expect(other.locator("#choices")).to_be_visible()
+        other.get_by_text("Settings").click()
+        expect(other.get_by_label("Beam")).to_be_visible()
+        expect(other.get_by_label("Compare with")).to_be_hidden()
+
+
 def test_the_summary_leads_to_the_sentences(context: BrowserContext, running: Running) -> None:
     page = slow_page(context, running, "a. b. c")
     remark = {"side": "source", "position": 0, "kind": "left out", "reason": ""}
+    warnings = [{"kind": "unusual", "message": "unlike laws"}]
     for number in range(3):
         remarks = [remark] if number == 2 else []
         send(page, "sentence", **sentence(number, remarks=remarks))
-    send(page, "done", model="baseline", texts=["x x x"], warnings=["unlike laws"])
+    send(page, "done", model="baseline", texts=["x x x"], warnings=warnings)
     expect(page.locator(".summary")).to_have_text("1 place to look at, in sentence 3.")
-    expect(page.locator(".result .warning")).to_have_text("unlike laws")
+    expect(page.locator(".result .warning")).to_have_text("unlike laws.")
     page.get_by_role("button", name="Go to sentence 3").click()
     expect(page.locator(".sentence").nth(2)).to_be_focused()
 

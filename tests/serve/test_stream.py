@@ -13,8 +13,10 @@ import pytest
 
 from covnmt.base.errors import UserError
 from covnmt.inference.translate import Translation
+from covnmt.serve.request_queue import ClosedError
 from covnmt.serve.service import PartialTranslations, SubmittedTexts, stream_events
 from covnmt.serve.work import ChangedText
+from covnmt.serve.worker_process import WorkerDiedError
 from covnmt.text.codec import Codec
 from covnmt.text.sentences import split_into_sentences
 
@@ -86,11 +88,24 @@ def test_a_slow_reader_gets_the_newest_partial_text() -> None:
     asyncio.run(scenario())
 
 
-def test_the_first_error_ends_the_stream_and_cancels_the_rest() -> None:
+ERRORS = {
+    "too long": (UserError("too long"), 422, "too long"),
+    "dead process": (WorkerDiedError("a process died"), 503, "a process died"),
+    "stopping": (ClosedError(), 503, "stopping"),
+    "bug": (RuntimeError("secret"), 500, "something failed here; see the server's log"),
+}
+
+
+@pytest.mark.parametrize("case", ERRORS)
+def test_the_first_error_ends_the_stream_and_cancels_the_rest(case: str) -> None:
+    error, status, message = ERRORS[case]
+
     async def scenario() -> None:
         stream = Stream()
-        stream.futures[0].set_exception(UserError("too long"))
-        assert await stream.next() == ("error", {"error": "too long"})
+        stream.futures[0].set_exception(error)
+        name, content = await stream.next()
+        assert (name, content["status"]) == ("error", status)
+        assert message in content["error"]
         with pytest.raises(StopAsyncIteration):
             await stream.next()
         assert stream.futures[1].cancelled()

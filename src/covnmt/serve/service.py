@@ -15,7 +15,12 @@ from covnmt.base.errors import UserError
 from covnmt.inference.field import FieldStatistics
 from covnmt.inference.translate import Translation, override_decoding
 from covnmt.serve.background_threads import BackgroundThreads
-from covnmt.serve.monitoring import CLIENT_CLOSED_REQUEST, add_log_fields, client_address
+from covnmt.serve.monitoring import (
+    CLIENT_CLOSED_REQUEST,
+    add_log_fields,
+    client_address,
+    logger,
+)
 from covnmt.serve.request_queue import ClosedError
 from covnmt.serve.schemas import sentence_json
 from covnmt.serve.security import RequestRefusedError
@@ -307,11 +312,16 @@ async def stream_events(
         content = {"model": model, "texts": texts, "warnings": warnings}
         yield format_event("done", content)
     except TimeoutError:
-        yield format_event("error", {"error": "not done in time; send less at once"})
-    except (UserError, WorkerDiedError) as error:
-        yield format_event("error", {"error": str(error)})
+        yield error_event(408, "not done in time; send less at once")
+    except UserError as error:
+        yield error_event(422, str(error))
+    except WorkerDiedError as error:
+        yield error_event(503, str(error))
     except ClosedError:
-        yield format_event("error", {"error": "the server is stopping"})
+        yield error_event(503, "the server is stopping")
+    except Exception:
+        logger.exception("a stream failed")
+        yield error_event(500, "something failed here; see the server's log")
     finally:
         for future in submitted.futures:
             future.cancel()
@@ -343,6 +353,11 @@ async def _progress(
                 if not futures[sentence].done():
                     yield sentence, text
         yield number, future.result()
+
+
+def error_event(status: int, message: str) -> str:
+    """Format what ends a stream: the status that an answer would have had, and the reason."""
+    return format_event("error", {"status": status, "error": message})
 
 
 def format_event(name: str, content: dict[str, Any]) -> str:

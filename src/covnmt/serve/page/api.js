@@ -29,7 +29,7 @@ export async function translate(query, key, signal, on) {
   const response = await sendRequest("v1/translate/stream", postOptions(body, key, signal));
   let begun = performance.now();
   for await (const { name, content } of readEvents(response)) {
-    if (name === "error") throw new RequestError(content.status ?? response.status, content.error);
+    if (name === "error") throw new RequestError(content.status, content.error);
     if (name === "done") return content;
     if (name === "partial") on.partial(content.sentence_number, content.text);
     if (name === "sentence") on.sentence(content.sentence_number, content);

@@ -68,7 +68,7 @@ function verdictOn(report, { text, lang }) {
   const judged = report.words > report.judged
     ? ` ${report.judged} of ${count(report.words, "word")} could be judged.` : "";
   if (!omissions.length) {
-    if (unrelated) return notes;
+    if (notes.length) return notes;  // nothing found there says nothing
     return [...notes, element("p", {}, element("b", {}, CLEAR)), element("small", {}, CLEAR_HINT, judged)];
   }
   const list = omissions.flatMap((omission) => [", ", ...missingWords(omission, lang)]).slice(1);

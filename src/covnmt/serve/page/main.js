@@ -19,7 +19,6 @@ const field = Object.fromEntries(
 // What went wrong, by the status of the answer; the server's message says the rest.
 const TITLES = {
   0: "The server does not answer.",
-  200: "The translation stopped.",
   401: "This server asks for a key.",
   408: "This took too long.",
   413: "This text is too long.",
@@ -87,7 +86,7 @@ async function loadModels() {
     ...options(models));
   const comparable = models.filter((model) => models.some((other) => canCompare(model, other)));
   field.compare.replaceChildren(element("option", { value: "" }, "nothing"), ...options(comparable));
-  field.compare.disabled = !comparable.length;
+  field.compare.closest("label").hidden = !comparable.length;
   chooseLinked();
   await run();
   await showExample();
@@ -180,10 +179,11 @@ async function run() {
   const started = performance.now();
   try {
     await Promise.all(panels.map(async (panel) => {
-      const { texts, warnings } = await translate(
+      const { texts, warnings = [] } = await translate(
         { text, model: panel.model.name, beam }, key, request.signal,
         { partial: (n, part) => panel.partial(n, part), sentence: (n, content) => panel.add(n, content) });
-      panel.finish(texts[0], warnings);
+      // the notice above the results is about the script already
+      panel.finish(texts[0], warnings.filter(({ kind }) => kind !== "script" || field.notice.hidden));
     }));
     clearTimeout(drafting);
     const seconds = Math.max((performance.now() - started) / 1000, 0.1);
@@ -243,7 +243,7 @@ function showError(error) {
   field.error.replaceChildren(element("b", {}, title), " ",
     ...wanted ? ["Whoever runs it can give you one; it stays in this browser tab."]
       : [element("span", {}, `${message[0].toUpperCase()}${message.slice(1)}${hint ? "." : ""}${hint}`)],
-    ...[0, 200, 408, 429, 500, 503].includes(status) ? [again] : []);
+    ...[0, 408, 429, 500, 503].includes(status) ? [again] : []);
   if (!wanted) return;
   field["key-row"].hidden = false;
   field.key.focus();

@@ -10,6 +10,7 @@ import { Highlighter, kindClass, textLine } from "./words.js";
 const SHOWN_PLACES = 6;  // in the line that leads to the sentences with places
 const LISTED_PLACES = 4;  // of a sentence; more of them are listed when asked for
 const COPIED_MS = 2000;
+const UNFINISHED = "The model found no end to this sentence: its translation is cut off.";
 const UNUSUAL = "This is unlike the text that the model was trained on: it may be translated as nonsense.";
 // The words of the server, and how the page says them.
 const KINDS = {
@@ -63,9 +64,10 @@ export class ResultPanel {
     this.stop();
     this.node.classList.remove("draft");
     this.summary.replaceChildren(...summaryOf(this.sentences));
+    if (this.sentences.length < 2) return;  // a single sentence has its warnings itself
     this.summary.before(...warnings.map((warning) =>
-      element("p", { class: "warning" }, warning.message ?? String(warning))));
-    if (this.sentences.length > 1) this.node.classList.add("several");
+      element("p", { class: "warning" }, `${warning.message}.`)));
+    this.node.classList.add("several");
   }
 
   /** Nothing more will come. */
@@ -89,6 +91,8 @@ function summaryOf(sentences) {
   const total = doubtful.reduce((sum, { places }) => sum + places.length, 0);
   if (!sentences.some(({ words }) => words)) return [];
   if (!total) {
+    // nothing found in what the model does not know, or did not finish, says nothing
+    if (sentences.some(({ unreliable }) => unreliable)) return [];
     return [element("b", {}, "No doubtful places."),
       " That is a hint, not proof: something may be missing all the same."];
   }
@@ -110,7 +114,9 @@ function jumpTo(node) {
 function sentencePanel(panel, content, number) {
   const { model } = panel;
   const node = element("article", { class: "sentence", tabindex: "-1" });
-  const entry = { number, node, places: [], words: 0 };
+  const unfinished = content.finished === false;
+  const unreliable = Boolean(content.unusual) || unfinished;
+  const entry = { number, node, places: [], words: 0, unreliable };
   panel.sentences[number] = entry;
   if (!content.source_tokens?.length) {
     // a line without words, of dashes for example
@@ -131,7 +137,8 @@ function sentencePanel(panel, content, number) {
         howItWasMade(sentence, highlighter, `${model.name}${number ? `-${number + 1}` : ""}`, model))),
   );
   entry.check = checking;
-  if (content.unusual) node.prepend(element("p", { class: "warning" }, UNUSUAL));
+  node.prepend(...[content.unusual && UNUSUAL, unfinished && UNFINISHED].filter(Boolean)
+    .map((text) => element("p", { class: "warning" }, text)));
   highlighter.watch(node);
   return node;
 }
