@@ -65,7 +65,8 @@ class AlignedText:
         starts, ends = self._source_bounds
         inside = np.minimum(ends, source[1]) - np.maximum(starts, source[0])
         shares = inside.clip(0) / (ends - starts).clip(1) - 0.5
-        return self.attention @ shares.astype(np.float32)
+        weights: FloatArray = self.attention @ shares.astype(np.float32)
+        return weights
 
     @cached_property
     def _source_bounds(self) -> IntArray:

@@ -190,8 +190,8 @@ class _TextInProgress:
             if not marked.text[text.start : text.end].isspace()
         ]
         in_kept = bytearray(len(marked.text))  # 1 for characters that stay anyway
-        for text in kept:
-            in_kept[slice(*text.span)] = b"\1" * (text.end - text.start)
+        for stays in kept:
+            in_kept[slice(*stays.span)] = b"\1" * (stays.end - stays.start)
         found_terms = [t for t in terms.find(marked.text) if 1 not in in_kept[slice(*t.span)]]
         required = sorted(kept + found_terms, key=lambda requirement: requirement.start)
         self.layout = split_around(marked.text, [requirement.span for requirement in required])

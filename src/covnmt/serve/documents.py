@@ -1,7 +1,6 @@
 """Translate documents with a served model: markup stays, terms are required."""
 
 from collections.abc import Sequence
-from functools import partial
 
 from fastapi import Request
 
@@ -48,10 +47,10 @@ async def translate_documents(
     decode = override_decoding(model.decode, {"beam": beam})
     if service.settings.log_text:
         add_log_fields(request.scope, text=sources)
-    run = partial(service.background.run, client_name(request))
-    batch = await run(DocumentBatch, sources, document_format, terms)
+    run, client = service.background.run, client_name(request)
+    batch = await run(client, DocumentBatch, sources, document_format, terms)
     translations, first = list[Translation](), list[Translation]()
-    while sentences := await run(batch.advance, translations):
+    while sentences := await run(client, batch.advance, translations):
         service.check_size(request, model, len(sentences))
         work = [TranslateWork((sentence,), decode) for sentence in sentences]
         prefixes = numbered_prefixes("sentence", len(sentences))
