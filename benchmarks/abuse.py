@@ -62,8 +62,6 @@ ENDLESS = {
 }
 WIDE = {  # texts of up to 190 tokens, most of them single bytes
     "60 kana, zh-en": ("zh-en", "の" * 60),
-    "60 laughs, zh-en": ("zh-en", "哈" * 60),
-    "60 kana in turn, zh-en": ("zh-en", "あいうえお" * 12),
     "60 syllables of Korean, zh-en": ("zh-en", "한국어" * 20),
     "190 kana": ("ja-en", "あ" * 190),
     "160 letters": ("ja-en", "w" * 160),
