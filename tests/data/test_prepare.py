@@ -30,7 +30,7 @@ def test_unsuitable_training_pairs_are_dropped_and_counted_by_reason(tmp_path: P
         "3 of 7 pairs",
         "2 with an empty side",
         "1 too long",
-        "1 with too",
+        "1 beyond the length",
         "train",
         "dev",
     ):
@@ -292,8 +292,8 @@ def test_words_seen_once_train_the_unknown_word_where_all_would_fit(
         np.count_nonzero(Corpus.open(tmp_path / "out").split("train").source.ids == UNK_ID) == 500
     )
     said = capsys.readouterr().err
-    assert "source: all words of the training text would fit" in said
-    assert "the 500 words that occur once are left out (--min-count 1 keeps them)" in said
+    assert "source: the vocabulary would hold every training word" in said
+    assert "500 words that occur once become unknown words (--min-count 1 keeps them)" in said
     assert "target: " not in said  # a closed language
     assert prepare_corpus(settings, tmp_path / "out").reused
 

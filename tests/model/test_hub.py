@@ -132,7 +132,7 @@ def test_pushed_model_translates_after_download(fake_hub: FakeHub, run_cli: RunC
     assert uploaded["config.json"] == (directory / "config.json").read_bytes()
     card = uploaded["README.md"].decode()
     assert card.startswith("---\nlibrary_name: covnmt\n")
-    assert "language: [ja, en]\nlicense: cc-by-sa-3.0\n---\n" in card
+    assert "language: [ja, en]\nlicense: cc-by-sa-3.0\n" in card
     assert card.endswith((directory / "README.md").read_text("utf-8"))
     uploaded["setup.py"] = b"raise SystemExit"  # nothing that is no part of a model is downloaded
     text = "この寺は京都市の北にある。\n"

@@ -32,7 +32,9 @@ def test_first_line_has_device_data_sizes_and_parameters(
     train_changed(short, tmp_path)
     first, hint = before[0].splitlines()
     assert first.startswith("training on CPU (threads: ")
-    assert first.endswith("300 pairs, vocabularies of 23 and 33, 5,045 parameters, up to 6 updates")
+    sizes, _, memory = first.partition("; ")
+    assert sizes.endswith("300 pairs, vocabularies of 23 and 33, 5,045 parameters, up to 6 updates")
+    assert memory == "weights, gradients and optimizer take 0.0 GB"
     assert "needs a GPU" in hint
 
 
