@@ -17,6 +17,7 @@ from covnmt.paper.mixed_corpus import (
     filter_pairs,
     may_be_translations,
 )
+from covnmt.text.codec import SIDES
 
 NAMES = ["Anna", "Berta", "Clara", "Doris", "Emma", "Frieda", "Greta", "Hanna", "Ida", "Jana"]
 PLACES = {"Garten": "garden", "Haus": "house", "Wald": "forest", "Park": "park", "Zug": "train"}
@@ -83,7 +84,7 @@ def test_both_directions_have_the_same_pairs_and_vocabulary(raw: Path, tmp_path:
             find_experiment(name).text.prepare(raw, prepared)
     forward, backward = (Corpus.open(directory) for directory in directories.values())
     lines = 4 * len(sentences("", "")) - 3
-    for one, other in (("source", "target"), ("target", "source")):
+    for one, other in zip(SIDES, reversed(SIDES), strict=True):
         train, reverse = forward.split("train"), backward.split("train")
         assert len(train) == len(reverse) == lines
         assert (getattr(train, one).ids == getattr(reverse, other).ids).all()

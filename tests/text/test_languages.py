@@ -3,8 +3,15 @@
 import pytest
 
 from covnmt.model.directory import find_model
+from covnmt.serve.libretranslate import language_evidence
+from covnmt.serve.served_model import parse_spec
 from covnmt.text.codec import SIDES, Codec
-from covnmt.text.languages import LanguageDetector, language_name, primary_language
+from covnmt.text.languages import (
+    LanguageDetector,
+    LanguageEvidence,
+    language_name,
+    primary_language,
+)
 
 TEXTS = [
     ("この橋は江戸時代に作られた。", "ja"),
@@ -22,7 +29,7 @@ FOREIGN = ["안녕하세요", "Привет, мир", "12 345", "😀", "", " \n
 @pytest.fixture(scope="module")
 def detector() -> LanguageDetector:
     return LanguageDetector(
-        (language, Codec.load(find_model(name), side))
+        LanguageEvidence(language, Codec.load(find_model(name), side))
         for name in ("ja-en", "zh-en")
         for side, language in zip(SIDES, name.split("-"), strict=True)
     )
@@ -45,6 +52,24 @@ def test_a_text_in_no_language_of_the_models_has_no_confidence(
     detector: LanguageDetector, text: str
 ) -> None:
     assert [guess.confidence for guess in detector.detect(text)] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("text", "language"),
+    [
+        ("Der Hund schläft den ganzen Tag.", "de"),
+        ("Guten Morgen", "de"),
+        ("The dog sleeps all day.", "en"),
+        ("Good morning", "en"),
+        ("この橋は江戸時代に作られた。", "ja"),
+    ],
+)
+def test_words_decide_between_languages_with_one_vocabulary(text: str, language: str) -> None:
+    specs = [parse_spec(name) for name in ("ja-en", "de-en")]
+    detector = LanguageDetector(evidence for spec in specs for evidence in language_evidence(spec))
+    best, *others = detector.detect(text)
+    assert best.language == language
+    assert best.confidence > 0.4 > max(other.confidence for other in others)
 
 
 def test_a_very_long_text_is_judged_by_its_beginning(detector: LanguageDetector) -> None:

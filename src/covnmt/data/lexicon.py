@@ -130,6 +130,11 @@ class LexiconSide:
         words = self.words.tobytes().decode().split("\n")
         return {word: number for number, word in enumerate(words)}
 
+    def log_probability(self, text: str) -> float:
+        """Return the log-probability of the words of a text by their frequency on this side."""
+        numbers = [self.ids.get(word.key) for word in self.splitter.words(text)]
+        return -sum(MAX_LOG if k is None else float(self.rarity[k]) * STEP for k in numbers)
+
     def arrays(self, side: Side) -> dict[str, Bytes]:
         """Name what is stored."""
         return {f"{side}_{field.name}": getattr(self, field.name) for field in fields(self)}
@@ -181,6 +186,11 @@ class Lexicon:
         stream = BytesIO()
         np.savez_compressed(stream, **arrays)
         write_bytes(path, stream.getvalue())
+
+    def handicap(self, text: str, side: Side) -> float:
+        """Return by how many nats the words of a text are likelier on the other side, or 0."""
+        own, other = (self.source, self.target) if side == "source" else (self.target, self.source)
+        return max(0.0, other.log_probability(text) - own.log_probability(text))
 
     @cached_property
     def _keys(self) -> IntArray:

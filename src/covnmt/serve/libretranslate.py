@@ -5,8 +5,8 @@ is detected among those of the models.
 """
 
 import json
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Iterator, Sequence
+from functools import cached_property, partial
 from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import parse_qsl
 
@@ -16,8 +16,10 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
 from covnmt.base.errors import UserError
+from covnmt.data.lexicon import Lexicon
 from covnmt.inference.terms import NO_TERMS
 from covnmt.inference.translate import Translation
+from covnmt.model.directory import LEXICON_FILE
 from covnmt.serve.documents import translate_documents
 from covnmt.serve.routes import ERROR_RESPONSES
 from covnmt.serve.schemas import (
@@ -28,12 +30,13 @@ from covnmt.serve.schemas import (
     json_error_message,
 )
 from covnmt.serve.security import RequestRefusedError, admit_with_key_in_body
-from covnmt.serve.served_model import ServedModel
+from covnmt.serve.served_model import ModelSpec, ServedModel
 from covnmt.serve.service import TranslationService, client_name, gather_futures
 from covnmt.text.codec import SIDES, Codec
 from covnmt.text.html import plain_text
 from covnmt.text.languages import (
     LanguageDetector,
+    LanguageEvidence,
     LanguageGuess,
     guess_among,
     language_name,
@@ -109,6 +112,16 @@ async def read_request(request: Request, kind: type[Body]) -> Body:
         raise RequestRefusedError(400, "the body is neither JSON nor a form in UTF-8") from None
 
 
+def language_evidence(spec: ModelSpec) -> Iterator[LanguageEvidence]:
+    """Yield the evidence for the languages of a model; a shared vocabulary needs the lexicon too."""
+    codecs = {side: Codec.load(spec.directory, side) for side in SIDES}
+    shared = codecs["source"].vocabulary == codecs["target"].vocabulary
+    lexicon = Lexicon.load(spec.directory / LEXICON_FILE) if shared else None
+    for side in SIDES:
+        handicap = partial(lexicon.handicap, side=side) if lexicon else None
+        yield LanguageEvidence(getattr(spec, side), codecs[side], handicap)
+
+
 class LanguageDirectory:
     """The languages of the served models, and the models for a request."""
 
@@ -120,9 +133,7 @@ class LanguageDirectory:
     def detector(self) -> LanguageDetector:
         """The detector of the languages on both sides of the models; it reads their files."""
         return LanguageDetector(
-            (getattr(model.spec, side), Codec.load(model.spec.directory, side))
-            for model in self.models
-            for side in SIDES
+            evidence for model in self.models for evidence in language_evidence(model.spec)
         )
 
     def candidates(self, source: str, target: str) -> list[ServedModel]:
@@ -153,9 +164,9 @@ class LanguageDirectory:
         languages = {model.spec.source: model for model in reversed(candidates)}
         target, guesses = candidates[0].spec.target, self.detect(text)
         likeliest = guess_among(guesses, [*languages, target])
-        if likeliest.language not in languages and likeliest.confidence > 0:
-            return None, likeliest
         guess = guess_among(guesses, languages)
+        if likeliest.language not in languages and likeliest.confidence > guess.confidence:
+            return None, likeliest
         return languages[guess.language], guess
 
     def to_json(self) -> list[dict[str, Any]]:

@@ -2,11 +2,12 @@
 
 A language is recognized by the vocabulary of a model that reads or writes it: the tokens of a
 vocabulary are sorted by frequency, so a token's rank gives its probability (Zipf's law). A text has
-the language that gives it the highest probability. Nothing is downloaded or trained.
+the language that gives it the highest probability. Where two languages share a vocabulary, their
+words decide between them. Nothing is downloaded or trained.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -68,11 +69,21 @@ class LanguageGuess:
     confidence: float
 
 
+@dataclass(frozen=True)
+class LanguageEvidence:
+    """The evidence for a language: the vocabulary of a model that reads or writes it."""
+
+    language: str
+    codec: Codec
+    # of a vocabulary of two languages: by how many nats the words are likelier in the other one
+    handicap: Callable[[str], float] | None = None
+
+
 class LanguageDetector:
     """Distinguishes the languages of some models by their vocabularies."""
 
-    def __init__(self, codecs: Iterable[tuple[str, Codec]]) -> None:
-        self.codecs = list(codecs)  # a language may have several
+    def __init__(self, evidence: Iterable[LanguageEvidence]) -> None:
+        self.evidence = list(evidence)  # a language may have several
 
     def detect(self, text: str) -> list[LanguageGuess]:
         """Return all languages, the likeliest first.
@@ -82,9 +93,12 @@ class LanguageDetector:
         """
         text = text[:MAX_CHARACTERS]
         best: dict[str, tuple[float, float]] = {}
-        for language, codec in self.codecs:
-            score = _log_probability(text, language, codec)
-            best[language] = max(score, best.get(language, score))
+        for evidence in self.evidence:
+            score, known = _log_probability(text, evidence.language, evidence.codec)
+            if evidence.handicap:
+                score -= evidence.handicap(text)
+            scored = (score, known)
+            best[evidence.language] = max(scored, best.get(evidence.language, scored))
         highest = max(log_probability for log_probability, _ in best.values())
         weights = {name: math.exp(score - highest) for name, (score, _) in best.items()}
         total = sum(weights.values())
