@@ -113,7 +113,7 @@ async def read_request(request: Request, kind: type[Body]) -> Body:
 
 
 def language_evidence(spec: ModelSpec) -> Iterator[LanguageEvidence]:
-    """Yield the evidence for the languages of a model; a shared vocabulary needs the lexicon too."""
+    """Yield the evidence for the languages of a model; a joint vocabulary needs a lexicon."""
     codecs = {side: Codec.load(spec.directory, side) for side in SIDES}
     shared = codecs["source"].vocabulary == codecs["target"].vocabulary
     lexicon = Lexicon.load(spec.directory / LEXICON_FILE) if shared else None
