@@ -10,6 +10,7 @@ from covnmt.base.errors import UserError
 from covnmt.evaluation.evaluate import Comparison
 from covnmt.paper.experiments import find_experiment
 from covnmt.paper.markdown_report import (
+    MIN_VALIDATIONS,
     choose_pictures,
     count_attention_errors,
     examples_section,
@@ -49,12 +50,25 @@ def test_page_has_all_sections_and_figures(
     assert "the same for all systems of a table" in page
     headings = [line for line in page.splitlines() if line.startswith("## ")]
     assert all(first != second for first, second in pairwise(headings))
-    for file in ("lengths.png", "lengths.svg", "training.png", "training.svg", "example-1.png"):
+    for file in ("lengths.png", "lengths.svg", "example-1.png"):
         assert (tmp_path / file).stat().st_size > 1000
+    assert not (tmp_path / "training.png").exists()  # too few validations
     summary = json.loads((tmp_path / "summary.json").read_text("utf-8"))
     assert summary["missing"] == ["linguistic-seed1", "gru1-seed1", "fertility-seed2"]
     again = write_page(KFTT, tmp_path).read_text("utf-8")
     assert again == page
+
+
+def test_training_curves_are_drawn_where_there_are_enough_validations(
+    results: list[Result], tmp_path: Path, comparison: Comparison
+) -> None:
+    content = sample_content(comparison, "baseline", 1)
+    content["training"]["validations"] *= MIN_VALIDATIONS
+    for result in [*results, sample_result(content)]:
+        write_result(tmp_path, result)
+    assert "![Training curves](training.png)" in write_page(KFTT, tmp_path).read_text("utf-8")
+    for file in ("training.png", "training.svg"):
+        assert (tmp_path / file).stat().st_size > 1000
 
 
 def test_page_of_two_recipes_says_so(

@@ -101,7 +101,7 @@ CASES = {
     ),
     "train into a file": Case(
         "train demo/gru10 --run s data.directory=data",
-        ("s: cannot be written (File exists); choose another directory",),
+        ("s: is a file; --run takes a directory",),
     ),
     "train into a model that is not a run": Case(
         "train {tiny} --run model",

@@ -157,7 +157,7 @@ def _log_progress(items: Iterable[T], total: int | None, what: str, unit: str) -
             rate = (count - 1) / (now - started)
             left = f", {format_duration((total - count) / rate)} left" if total else ""
             of = f" of {total:,}" if total else ""
-            log(f"{what}: {count:,}{of} {unit}, {rate:,.0f}/s{left}")
+            log(f"{what}: {count:,}{of} {unit}, {rate:,.{0 if rate >= 10 else 1}f}/s{left}")
 
 
 class ProgressBar:
