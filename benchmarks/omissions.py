@@ -226,7 +226,7 @@ def result(
             "source length": float(lengths[0]),
             "length ratio": lengths[0] / (lengths[1] + 1),
             "least attended word": -min(received, default=0.0),
-            "nats per token": -whole.nats_per_token,
+            "nats per token": -whole.mean_log_prob,
         },
         {
             "check, words": [max(pair_) for pair_ in zip(probable, by_part, strict=True)],

@@ -15,7 +15,7 @@ from covnmt.data.padding import PaddedIds
 from covnmt.decoding.engines import Engine, ForcedDecoding
 from covnmt.inference.calibrate import calibrate, calibrate_model, lexicon_from_files
 from covnmt.inference.calibration import Calibration
-from covnmt.inference.field import FieldStatistics
+from covnmt.inference.domain import DomainStatistics
 from covnmt.inference.omissions import OmissionChecker
 from covnmt.inference.translate import Translation
 from covnmt.text.codec import Codec
@@ -62,7 +62,7 @@ def new_checker(lexicon: Lexicon | None) -> OmissionChecker:
 def test_a_calibrated_check_finds_omissions_and_passes_complete_lines(has_lexicon: bool) -> None:
     pairs = copied_pairs(80)
     lexicon = train_lexicon(pairs) if has_lexicon else None
-    calibration = calibrate(new_checker(lexicon), pairs, FieldStatistics())
+    calibration = calibrate(new_checker(lexicon), pairs, DomainStatistics())
     assert all(each.examples[1] > 10 for each in (calibration.parts, calibration.words))
     checker = OmissionChecker(cast(Engine, SameWord()), CODEC, CODEC, lexicon, calibration)
     source = "ax bx cx dx , ay by cy dy 。"

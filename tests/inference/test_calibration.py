@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from covnmt.base.errors import UserError
-from covnmt.inference.calibration import Calibration, Logistic, field_monitor
-from covnmt.inference.field import FieldStatistics
+from covnmt.inference.calibration import Calibration, Logistic, domain_monitor
+from covnmt.inference.domain import DomainStatistics
 
 
 def noisy_examples(count: int = 4000) -> tuple[np.ndarray, np.ndarray]:
@@ -52,9 +52,9 @@ def test_a_constant_feature_has_no_effect() -> None:
 
 def test_a_calibration_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert Calibration.load(tmp_path) is None
-    assert field_monitor(tmp_path) is None
+    assert domain_monitor(tmp_path) is None
     logistic = Logistic.fit(("a",), [[0], [1], [2]], [False, True, True])
-    usual = FieldStatistics(name="laws", source_scripts=("HAN",))
+    usual = DomainStatistics(name="laws", source_scripts=("HAN",))
     calibration = Calibration(
         lexical=logistic,
         parts=logistic,
@@ -68,7 +68,7 @@ def test_a_calibration_is_read_as_it_was_written(tmp_path: Path) -> None:
     loaded = Calibration.load(tmp_path)
     assert loaded is not None
     assert loaded.model_copy(update={"checksum": ""}) == calibration
-    assert field_monitor(tmp_path) is not None
+    assert domain_monitor(tmp_path) is not None
     changed = (tmp_path / "check.json").read_text().replace("0.2,", "0.3,")
     (tmp_path / "check.json").write_text(changed)
     with pytest.raises(UserError, match=r"check\.json: damaged: its checksum"):

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from covnmt.inference.check_output import CheckSummary, findings, format_pairs
-from covnmt.inference.field import FieldMonitor, FieldStatistics
+from covnmt.inference.domain import DomainMonitor, DomainStatistics
 from covnmt.inference.omissions import (
     CheckedPair,
     Omission,
@@ -86,7 +86,7 @@ def test_the_summary_counts_pairs_also_when_nothing_is_found() -> None:
 def test_the_summary_warns_of_long_and_of_unusual_pairs(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monitor = FieldMonitor(FieldStatistics(name="laws", source_scripts=("LATIN",)), "zh-en")
+    monitor = DomainMonitor(DomainStatistics(name="laws", source_scripts=("LATIN",)), "zh-en")
     summary = CheckSummary(monitor, "s and t, line")
     assert list(summary.watch(PAIRS)) == PAIRS
     assert str(summary).startswith("3 pairs checked, 2 marked (66.7%); 1 too long, not checked")

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from covnmt.inference.field import FieldStatistics
+from covnmt.inference.domain import DomainStatistics
 from covnmt.inference.model import Model
 from covnmt.inference.translate import Translation
 from covnmt.serve.warnings import find_warnings
 
 from .server import post, serving
 
-KYOTO = FieldStatistics(name="Kyoto", source_scripts=("HAN", "KANA"))
+KYOTO = DomainStatistics(name="Kyoto", source_scripts=("HAN", "KANA"))
 PLAIN = Translation("寺", ("寺",), "temple", ("temple",), -1.0, (), np.zeros(0, np.float32), None)
 UNUSUAL = replace(PLAIN, unusual=True)
 WARNINGS = {

@@ -32,7 +32,7 @@ EXAMPLES = {
     ),
     "calibrate": (
         "covnmt calibrate -m runs/mine --dev dev.de dev.en --train train.de --train train.en",
-        "covnmt calibrate -m runs/mine --dev dev.de dev.en --field news --pairs 500",
+        "covnmt calibrate -m runs/mine --dev dev.de dev.en --domain news --pairs 500",
     ),
     "check": (
         "covnmt check source.ja translation.en -m ja-en",

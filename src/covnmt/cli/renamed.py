@@ -26,6 +26,7 @@ RENAMED_OPTIONS = {
         "--overlong": "--long-lines",
         "--sentences": "--split-sentences",
     },
+    "calibrate": {"--field": "--domain"},
     "align": {"--method": "--link-method"},
     "info": {"--words": "--vocabulary-size"},
     "train": {"--restarts": "--max-restarts"},

@@ -12,13 +12,13 @@ from covnmt.base.errors import UserError
 from covnmt.base.files import read_parallel_lines
 from covnmt.data.lexicon import Lexicon, train_lexicon
 from covnmt.inference.calibration import PRIOR, Calibration, Logistic
-from covnmt.inference.field import (
+from covnmt.inference.domain import (
     USUAL_LINES,
     USUAL_OWN,
-    FieldStatistics,
+    DomainStatistics,
     characters_per_token,
     mean_log_rank,
-    own_nats,
+    mean_own_log_prob,
     unknown_share,
     usual_scripts,
 )
@@ -52,7 +52,7 @@ def calibrate_model(
     own_dev: tuple[Path, Path],
     other_dev: Sequence[tuple[Path, Path]] = (),
     train: Sequence[tuple[Path, Path]] = (),
-    field_name: str = "",
+    domain: str = "",
     limit: int = MAX_PAIRS,
 ) -> Calibration:
     """Fit the calibration of a model directory and write it there; with `train` a lexicon first.
@@ -69,11 +69,11 @@ def calibrate_model(
     )
     blocks = [dev_pairs(model, files, limit) for files in (own_dev, *other_dev)]
     own_translations = model.translate([source for source, _ in blocks[0][:OWN_TRANSLATIONS]])
-    usual = field_statistics(
+    usual = domain_statistics(
         plain,
         blocks[0],
-        [own_nats(t, model.decode.length_penalty) for t in own_translations],
-        field_name,
+        [mean_own_log_prob(t, model.decode.length_penalty) for t in own_translations],
+        domain,
     )
     made_from = ", ".join(f"{len(block)} pairs" for block in blocks)
     calibration = calibrate(plain, [pair for block in blocks for pair in block], usual, made_from)
@@ -109,13 +109,13 @@ def dev_pairs(model: Model, files: tuple[Path, Path], limit: int) -> list[tuple[
 def calibrate(
     checker: OmissionChecker,
     pairs: Sequence[tuple[str, str]],
-    usual: FieldStatistics,
+    usual: DomainStatistics,
     made_from: str = "",
     seed: int = 1,
 ) -> Calibration:
     """Return a calibration of this checker, whose own one is not used.
 
-    `usual` is what `field_statistics` found in the model's own dev set.
+    `usual` is what `domain_statistics` found in the model's own dev set.
     """
     if len(pairs) < MIN_PAIRS:
         raise UserError(f"{len(pairs)} pairs are too few to calibrate with; give {MIN_PAIRS}")
@@ -149,20 +149,20 @@ def calibrate(
         ),
         length_mean=round(lengths.mean, 4),
         length_deviation=round(lengths.deviation, 4),
-        field=usual,
+        domain=usual,
         made_from=made_from,
     )
 
 
-def field_statistics(
+def domain_statistics(
     checker: OmissionChecker,
     pairs: Sequence[tuple[str, str]],
     own: Sequence[float],
     name: str = "",
-) -> FieldStatistics:
+) -> DomainStatistics:
     """Measure what is usual in a model's dev set; `own` are nats per token of its translations."""
     read = [checker.read_pair(pair) for pair in pairs]
-    given = [decoded.nats_per_token for decoded in checker.decode_whole(read)]
+    given = [decoded.mean_log_prob for decoded in checker.decode_whole(read)]
     vocabulary = checker.source.vocabulary
     tokens = [pair.source.tokens for pair in read if pair.source.tokens]
 
@@ -172,15 +172,15 @@ def field_statistics(
     def lowest(values: Sequence[float]) -> float:
         return round(float(np.quantile(values, 1 - USUAL_LINES)), 4)
 
-    return FieldStatistics(
+    return DomainStatistics(
         name=name,
         source_scripts=usual_scripts([source for source, _ in pairs]),
         target_scripts=usual_scripts([target for _, target in pairs]),
         max_unknown=highest([unknown_share(row, vocabulary) for row in tokens]),
         max_rank=highest([mean_log_rank(row, vocabulary) for row in tokens]),
         min_characters=lowest([characters_per_token(row) for row in tokens]),
-        min_own=round(float(np.quantile(own, 1 - USUAL_OWN)), 4),
-        min_given=lowest(given),
+        min_own_log_prob=round(float(np.quantile(own, 1 - USUAL_OWN)), 4),
+        min_given_log_prob=lowest(given),
     )
 
 

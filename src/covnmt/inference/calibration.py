@@ -16,7 +16,7 @@ from covnmt.base.arrays import DoubleArray
 from covnmt.base.config import Settings, read_settings
 from covnmt.base.errors import UserError
 from covnmt.base.files import file_digest, write_json
-from covnmt.inference.field import FieldMonitor, FieldStatistics
+from covnmt.inference.domain import DomainMonitor, DomainStatistics
 from covnmt.model.directory import CALIBRATION_FILE, LEXICON_FILE
 
 REMEDY = "restore it from a copy, or make it again with `covnmt calibrate`"
@@ -97,7 +97,7 @@ class Calibration(Settings):
     unrelated: Logistic = Field(description="lines that are no translation of the source")
     length_mean: float = Field(description="of log target words per source word")
     length_deviation: float
-    field: FieldStatistics
+    domain: DomainStatistics
     made_from: str = Field("", description="the pairs it was fitted on")
     lexicon: str = Field("", description="SHA-256 of the lexicon it was fitted with, if any")
     checksum: str = Field("", description="SHA-256 of the other keys as JSON")
@@ -130,9 +130,9 @@ class Calibration(Settings):
         write_json(directory / CALIBRATION_FILE, tree)
 
 
-def field_monitor(directory: Path, where: str = "", unit: str = "line") -> FieldMonitor | None:
+def domain_monitor(directory: Path, where: str = "", unit: str = "line") -> DomainMonitor | None:
     """Return what counts unusual lines, if the model directory says what is usual."""
     calibration = Calibration.load(directory)
     if calibration is None:
         return None
-    return FieldMonitor(calibration.field, directory.name, where, unit)
+    return DomainMonitor(calibration.domain, directory.name, where, unit)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from covnmt.base.console import warn
-from covnmt.inference.field import FieldMonitor
+from covnmt.inference.domain import DomainMonitor
 from covnmt.inference.omissions import CheckedPair, OmissionReport, SkippedPair
 from covnmt.text.bilingual_files import Place
 
@@ -55,7 +55,7 @@ def format_pairs(pairs: Iterable[CheckedPair], as_json: bool) -> Iterator[str]:
 class CheckSummary:
     """Counts pairs as they pass."""
 
-    monitor: FieldMonitor | None
+    monitor: DomainMonitor | None
     where: str = "pair"  # what a message calls the id of a pair
     pairs: int = 0
     marked: int = 0

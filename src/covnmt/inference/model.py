@@ -273,7 +273,7 @@ class Model:
         return OmissionChecker(self.engine, self.source, self.target, lexicon, self.calibration)
 
     def _is_unusual(self, translation: Translation, length_penalty: float) -> bool:
-        return self.calibration is not None and self.calibration.field.is_unusual(
+        return self.calibration is not None and self.calibration.domain.is_unusual(
             translation, self.source.vocabulary, length_penalty
         )
 

@@ -201,7 +201,7 @@ class Decoded:
     received: FloatArray = field(default_factory=lambda: np.zeros(0, np.float32))  # attention
 
     @property
-    def nats_per_token(self) -> float:
+    def mean_log_prob(self) -> float:
         """The mean log-probability."""
         return float(self.token_log_probs.mean())
 
@@ -212,13 +212,13 @@ def decoded_features(whole: Decoded, without: Decoded, span: range) -> list[floa
     gain, largest = float(rises.sum()), float(rises.max(initial=0.0))
     upward = float(np.maximum(rises, 0).sum())
     per_token = gain / len(span)
-    in_field = 1 / (1 + np.exp(-2 * (whole.nats_per_token + 3.5)))
+    in_domain = 1 / (1 + np.exp(-2 * (whole.mean_log_prob + 3.5)))
     return [
         float(np.clip(per_token, -6, 3)),
         float(np.sign(gain) * np.log1p(abs(gain))),
         float(np.log1p(largest)),
         largest / upward if upward > 0.1 else 0.0,
-        float(np.clip(whole.nats_per_token, -8, 0)),
+        float(np.clip(whole.mean_log_prob, -8, 0)),
         float(np.log1p(whole.received[span.start : span.stop].mean())),
-        float(np.clip(per_token, -6, 3) * in_field),
+        float(np.clip(per_token, -6, 3) * in_domain),
     ]

@@ -24,7 +24,7 @@ from covnmt.data.lexicon import STEP, Lexicon
 from covnmt.data.padding import map_in_batches, pad_ids
 from covnmt.decoding.engines import Engine
 from covnmt.inference.calibration import Calibration, Logistic, sigmoid
-from covnmt.inference.field import has_foreign_script
+from covnmt.inference.domain import has_foreign_script
 from covnmt.inference.omission_features import (
     FEATURES,
     MIN_USUAL,
@@ -195,7 +195,7 @@ class OmissionChecker:
         self.ratio = LengthRatio()
         self.target_scripts: tuple[str, ...] = ()
         if calibration:
-            self.target_scripts = calibration.field.target_scripts
+            self.target_scripts = calibration.domain.target_scripts
             self.ratio = LengthRatio(calibration.length_mean, calibration.length_deviation)
 
     def reports(
@@ -402,7 +402,7 @@ class OmissionChecker:
             [
                 pair.evidence.share,
                 pair.target_evidence.share,
-                float(np.clip(whole.nats_per_token, -10, 0)),
+                float(np.clip(whole.mean_log_prob, -10, 0)),
                 abs(self.ratio.deviations(len(pair.source.units), len(pair.target.units))),
                 float(has_foreign_script(pair.target.line, self.target_scripts)),
             ]
@@ -457,8 +457,8 @@ class OmissionChecker:
             ]
         omitted = [pair.words(range(row.start, row.end)) for row in omissions]
         is_unrelated = 0 < unrelated >= min_probability
-        statistics = self.calibration.field if self.calibration else None
-        nats = search.whole.nats_per_token
+        statistics = self.calibration.domain if self.calibration else None
+        nats = search.whole.mean_log_prob
         return OmissionReport(
             source_tokens=source.tokens,
             omissions=tuple(sorted(omissions, key=lambda omission: omission.start)),
@@ -466,7 +466,7 @@ class OmissionChecker:
             unusual=statistics is not None
             and has_words
             and (
-                nats < statistics.min_given
+                nats < statistics.min_given_log_prob
                 or statistics.has_rare_tokens(source.tokens, self.source.vocabulary)
             ),
             words=len(source.units),

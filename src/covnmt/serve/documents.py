@@ -56,4 +56,4 @@ async def translate_documents(
         prefixes = numbered_prefixes("sentence", len(sentences))
         translations = await gather_futures(service.submit(request, model, work, prefixes))
         first = first or translations  # later ones have placeholders in them
-    return batch.results(), find_warnings(model.spec.name, model.properties.field, first)
+    return batch.results(), find_warnings(model.spec.name, model.properties.domain, first)

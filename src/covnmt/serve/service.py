@@ -12,7 +12,7 @@ from fastapi import Request
 from starlette.responses import Response
 
 from covnmt.base.errors import UserError
-from covnmt.inference.field import FieldStatistics
+from covnmt.inference.domain import DomainStatistics
 from covnmt.inference.translate import Translation, override_decoding
 from covnmt.serve.background_threads import BackgroundThreads
 from covnmt.serve.monitoring import (
@@ -44,7 +44,7 @@ class SubmittedTexts:
 
     layouts: list[SplitText]
     futures: "list[Future[Translation]]"
-    field: FieldStatistics | None = None  # what the model was trained on
+    domain: DomainStatistics | None = None  # what the model was trained on
 
     def join(self, translations: Sequence[Translation]) -> list[tuple[str, list[Translation]]]:
         """Return every text put together again, and the translations of its sentences."""
@@ -106,7 +106,7 @@ class TranslationService:
         futures = self.submit(request, model, work, prefixes, on_partial)
         if self.settings.log_text:
             add_log_fields(request.scope, text=texts)
-        return SubmittedTexts(layouts, futures, model.properties.field)
+        return SubmittedTexts(layouts, futures, model.properties.domain)
 
     async def _split(self, request: Request, texts: Sequence[str]) -> list[SplitText]:
         """Split texts into sentences, in another thread if that takes a while."""
@@ -259,7 +259,7 @@ async def translate_response(
             sentences = ",".join(encode_sentence(sentence, parts) for sentence in translations)
             rows.append(f'{{"text":{to_json(text)},"sentences":[{sentences}]}}')
         name, done = model.spec.name, [sentence for _, each in texts for sentence in each]
-        warnings = to_json(find_warnings(name, model.properties.field, done))
+        warnings = to_json(find_warnings(name, model.properties.domain, done))
         content = f'"model":{to_json(name)},"translations":[{",".join(rows)}],"warnings":{warnings}'
         return f"{{{content}}}".encode()
 
@@ -308,7 +308,7 @@ async def stream_events(
                 content = positions[number] | sentence_json(news, parts)
                 yield await asyncio.to_thread(format_event, "sentence", content)
         texts = [text for text, _ in submitted.join(done)]
-        warnings = find_warnings(model, submitted.field, done)
+        warnings = find_warnings(model, submitted.domain, done)
         content = {"model": model, "texts": texts, "warnings": warnings}
         yield format_event("done", content)
     except TimeoutError:

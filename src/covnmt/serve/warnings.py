@@ -2,17 +2,17 @@
 
 from collections.abc import Sequence
 
-from covnmt.inference.field import FieldMonitor, FieldStatistics
+from covnmt.inference.domain import DomainMonitor, DomainStatistics
 from covnmt.inference.translate import Translation
 
 
 def find_warnings(
-    model: str, field: FieldStatistics | None, translations: Sequence[Translation]
+    model: str, domain: DomainStatistics | None, translations: Sequence[Translation]
 ) -> list[dict[str, str]]:
     """Return what is said of these sentences together, each as `kind` and `message`."""
     warnings = list[dict[str, str]]()
-    if field is not None:
-        monitor = FieldMonitor(field, model, unit="sentence")
+    if domain is not None:
+        monitor = DomainMonitor(domain, model, unit="sentence")
         for translation in translations:
             monitor.add(translation.source, translation.unusual)
         if message := monitor.message():

@@ -28,7 +28,7 @@ from typing import Any, Literal
 from covnmt.base.config import DecodeConfig
 from covnmt.base.errors import UserError
 from covnmt.base.processes import defer_signals, exit_with_parent
-from covnmt.inference.field import FieldStatistics
+from covnmt.inference.domain import DomainStatistics
 from covnmt.inference.model import Model
 from covnmt.serve.request_queue import WorkItem
 from covnmt.serve.work import TranslateWork, Work, run_batch
@@ -66,7 +66,7 @@ class ModelProperties:
     decode: DecodeConfig
     device: str  # cpu or cuda
     plain_text: bool  # text as people write it, not split into words
-    field: FieldStatistics | None = None  # what it was trained on
+    domain: DomainStatistics | None = None  # what it was trained on
 
 
 @dataclass(frozen=True)
@@ -311,8 +311,8 @@ def run_worker(
         kind, device = model.config.coverage.kind, model.engine.device
         plain_text = model.source.settings.kind != "whitespace"
         model.engine.before_step = StopCheck(pipe)
-        field = model.calibration.field if model.calibration else None
-        pipe.send(ModelProperties(kind, model.decode, device, plain_text, field))
+        domain = model.calibration.domain if model.calibration else None
+        pipe.send(ModelProperties(kind, model.decode, device, plain_text, domain))
         while True:
             if batch := pipe.recv():  # else the order to stop one that was already done
                 _run_and_reply(pipe, model, *batch)

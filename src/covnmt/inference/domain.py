@@ -1,6 +1,6 @@
 """Is text like what a model was trained on? Quantiles on its dev set, and the writing system.
 
-A model translates text from outside its field fluently and wrongly, so the user must be warned.
+A model translates text from outside its domain fluently and wrongly, so the user must be warned.
 """
 
 import unicodedata
@@ -19,7 +19,7 @@ from covnmt.text.tokenize import is_byte_token
 from covnmt.text.vocabulary import UNK_ID, Vocabulary
 
 USUAL_LINES = 0.98  # of the dev set are on the usual side of each limit
-USUAL_OWN = 0.95  # of the probability of own translations, which distinguishes fields best
+USUAL_OWN = 0.95  # of the probability of own translations, which distinguishes domains best
 MIN_SCRIPT_SHARE = 0.005  # of the letters of the dev set
 MAX_FOREIGN_LETTERS = 0.3  # of a line
 WARN_SHARE = 0.2  # of the lines
@@ -33,20 +33,22 @@ SCRIPT_NAMES = {
 }
 
 
-class FieldStatistics(Settings):
+class DomainStatistics(Settings):
     """What usual input looks like: limits that nearly all lines of the dev set keep."""
 
-    name: str = Field("", description="the field, for messages: laws")
+    name: str = Field("", description="the domain, for messages: laws")
     source_scripts: tuple[str, ...] = Field((), description="writing systems of the source")
     target_scripts: tuple[str, ...] = ()
     max_unknown: float = Field(1.0, description="unknown words and bytes, share of source tokens")
     max_rank: float = Field(1e9, description="mean logarithm of the ranks of source tokens")
     min_characters: float = Field(0.0, description="characters per source token")
-    min_own: float = Field(-1e9, description="nats per token of the model's own translation")
-    min_given: float = Field(-1e9, description="nats per token of a given translation")
+    min_own_log_prob: float = Field(
+        -1e9, description="nats per token of the model's own translation"
+    )
+    min_given_log_prob: float = Field(-1e9, description="nats per token of a given translation")
 
     def has_rare_tokens(self, tokens: Sequence[str], vocabulary: Vocabulary) -> bool:
-        """Tell whether the tokens of a line are too rare for this field."""
+        """Tell whether the tokens of a line are too rare for this domain."""
         if not tokens:
             return False
         return (
@@ -58,11 +60,11 @@ class FieldStatistics(Settings):
     def is_unusual(
         self, translation: Translation, vocabulary: Vocabulary, length_penalty: float
     ) -> bool:
-        """Tell whether a source is unlike this field; its translation by a model counts too."""
+        """Tell whether a source is unlike this domain; its translation by a model counts too."""
         return (
             has_foreign_script(translation.source, self.source_scripts)
             or self.has_rare_tokens(translation.source_tokens, vocabulary)
-            or own_nats(translation, length_penalty) < self.min_own
+            or mean_own_log_prob(translation, length_penalty) < self.min_own_log_prob
         )
 
 
@@ -84,7 +86,7 @@ def characters_per_token(tokens: Sequence[str]) -> float:
     return characters / max(len(tokens), 1)
 
 
-def own_nats(translation: Translation, length_penalty: float) -> float:
+def mean_own_log_prob(translation: Translation, length_penalty: float) -> float:
     """Return the mean log-probability of the tokens of a model's own translation."""
     sentences = max(len(translation.blocks), 1)
     length = max(len(translation.tokens) / sentences, 1.0)
@@ -120,10 +122,10 @@ def has_foreign_script(line: str, scripts: Sequence[str]) -> bool:
 
 
 @dataclass
-class FieldMonitor:
+class DomainMonitor:
     """Counts lines of other kinds than the model was trained on, for one warning at the end."""
 
-    statistics: FieldStatistics
+    statistics: DomainStatistics
     model: str
     where: str = ""  # before the message: a file
     unit: str = "line"  # what a message calls a line

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from covnmt.inference.field import (
-    FieldMonitor,
-    FieldStatistics,
+from covnmt.inference.domain import (
+    DomainMonitor,
+    DomainStatistics,
     has_foreign_script,
     script_of,
     usual_scripts,
@@ -15,7 +15,7 @@ from covnmt.inference.field import (
 from covnmt.inference.translate import Translation
 from covnmt.text.vocabulary import Vocabulary
 
-LAWS = FieldStatistics(name="laws", source_scripts=("HAN",), max_unknown=0.1, max_rank=1.5)
+LAWS = DomainStatistics(name="laws", source_scripts=("HAN",), max_unknown=0.1, max_rank=1.5)
 VOCABULARY = Vocabulary(("a", "b", "c", "d", "e", "f"))
 
 
@@ -55,7 +55,7 @@ def test_rare_and_unknown_tokens_are_unusual() -> None:
 
 
 def test_a_translation_of_low_probability_is_unusual() -> None:
-    usual = FieldStatistics(min_own=-1.0)
+    usual = DomainStatistics(min_own_log_prob=-1.0)
     nothing = np.zeros(0, np.float32)
     likely, unlikely = (
         Translation("a b", ("a", "b"), "x y", ("x", "y"), score, (), nothing, None)
@@ -68,7 +68,7 @@ def test_a_translation_of_low_probability_is_unusual() -> None:
 
 
 def test_the_file_and_what_is_counted_are_named() -> None:
-    monitor = FieldMonitor(LAWS, "zh-en", "a.txt", "sentence")
+    monitor = DomainMonitor(LAWS, "zh-en", "a.txt", "sentence")
     monitor.add("法律", True)
     message = monitor.message()
     assert message is not None
@@ -76,7 +76,7 @@ def test_the_file_and_what_is_counted_are_named() -> None:
 
 
 def monitored(*lines: tuple[str, bool]) -> str | None:
-    monitor = FieldMonitor(LAWS, "zh-en")
+    monitor = DomainMonitor(LAWS, "zh-en")
     for line, is_unusual in lines:
         monitor.add(line, is_unusual)
     return monitor.message()
