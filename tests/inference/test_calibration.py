@@ -62,7 +62,7 @@ def test_a_calibration_is_read_as_it_was_written(tmp_path: Path) -> None:
         unrelated=logistic,
         length_mean=0.1,
         length_deviation=0.2,
-        field=usual,
+        domain=usual,
     )
     calibration.save(tmp_path)
     loaded = Calibration.load(tmp_path)
