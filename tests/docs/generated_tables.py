@@ -87,6 +87,7 @@ CUT_SETS = {
     "omissions-mix-zh": "other text, `zh-en`",
     "omissions-kftt": "KFTT, `ja-en`",
     "omissions-mix-ja": "other text, `ja-en`",
+    "omissions-news-de": "news, `de-en`",
 }
 KEY_TYPES = {
     "int": "whole number",
