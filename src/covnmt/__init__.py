@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from covnmt.inference.omissions import OmissionReport
     from covnmt.inference.translate import Translation
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.2.0"
 __all__ = [
     "Aligner",
     "Alignment",
