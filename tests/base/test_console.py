@@ -86,8 +86,8 @@ def test_log_lines_have_count_rate_and_time_left(capsys: pytest.CaptureFixture[s
     lines = capsys.readouterr().err.splitlines()
     # the clock advances 4 s per item: a line at most every 10 s is one in three
     assert lines == [
-        "reading: 4 of 8 lines, 0/s, 16 s left",
-        "reading: 7 of 8 lines, 0/s, 4 s left",
+        "reading: 4 of 8 lines, 0.2/s, 16 s left",
+        "reading: 7 of 8 lines, 0.2/s, 4 s left",
     ]
 
 
@@ -98,13 +98,13 @@ def test_the_first_item_does_not_count_for_the_rate(
     times = iter([60.0, 60.0, 80.0, 80.0])
     monkeypatch.setattr(console, "time", SimpleNamespace(monotonic=lambda: next(times)))
     list(track(range(4), 6, "reading"))
-    assert capsys.readouterr().err == "reading: 3 of 6 lines, 0/s, 30 s left\n"
+    assert capsys.readouterr().err == "reading: 3 of 6 lines, 0.1/s, 30 s left\n"
 
 
 @pytest.mark.usefixtures("clock")
 def test_log_lines_without_a_total_have_no_time_left(capsys: pytest.CaptureFixture[str]) -> None:
     list(track(range(4), None, "reading", "pairs"))
-    assert capsys.readouterr().err == "reading: 4 pairs, 0/s\n"
+    assert capsys.readouterr().err == "reading: 4 pairs, 0.2/s\n"
 
 
 @pytest.mark.parametrize(

@@ -43,9 +43,7 @@ def test_compare_judges_all_systems(run: Run, tmp_path: Path) -> None:
         write_lines(tmp_path / name, lines)
     files = [tmp_path / "a", tmp_path / "b", "-r", tmp_path / "r", "--no-ter"]
     run("compare", *files, "--judge", "ja-en", code=2)
-    done = run(
-        "compare", *files, "-s", tmp_path / "s", "--judge", "ja-en", "--json", tmp_path / "json"
-    )
+    done = run("compare", *files, "-s", tmp_path / "s", "--judge", "ja-en", "-o", tmp_path / "json")
     assert "omissions" in done.out
     systems = json.loads((tmp_path / "json").read_text("utf-8"))["systems"]
     first, second = (systems[name]["judged"] for name in ("a", "b"))
