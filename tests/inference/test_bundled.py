@@ -150,10 +150,16 @@ def test_commands_work_without_bundled_models(
 def test_the_demo_translates_with_the_bundled_models_there_are(
     bundled: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(demo, "example_sentences", lambda language: [f"a {language}", *"bcde"])
+    monkeypatch.setattr(demo, "example_sentences", lambda language: ["0", f"a {language}", *"bcde"])
     shown = [str(text) for text in demo.translate_examples()]
-    assert len(shown) == demo.EXAMPLES
+    assert len(shown) == demo.EXAMPLES.stop - demo.EXAMPLES.start
     assert shown[0].startswith("xx-en  a xx\n")
+    assert list(demo.check_example()) == []
+
+
+def test_the_demo_shows_what_a_translation_leaves_out() -> None:
+    [shown] = map(str, demo.check_example())
+    assert shown.endswith(": weil er das Vertrauen des Parlaments verloren hatte.")
 
 
 # The models of this version

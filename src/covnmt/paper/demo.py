@@ -30,7 +30,13 @@ from covnmt.text.tokenize import UNSPACED_LANGUAGES
 from covnmt.training.loop import train
 
 SYSTEMS = ("baseline", "gru10")
-EXAMPLES = 3  # for each bundled model
+EXAMPLES = slice(1, 3)  # sentences for each bundled model
+# A translation without a clause of its source, for `check`.
+CHECKING_MODEL = "de-en"
+CHECKED_PAIR = (
+    "Der Minister trat zurück, weil er das Vertrauen des Parlaments verloren hatte.",
+    "The minister resigned.",
+)
 
 
 def run_demo(directory: Path) -> Iterator[RenderableType]:
@@ -59,6 +65,7 @@ def run_demo(directory: Path) -> Iterator[RenderableType]:
     page = write_report(directory / "report", "covnmt demo", test_set, systems, attention)
     yield f"Report: {page}"
     yield from translate_examples()
+    yield from check_example()
     yield f"Took {time.monotonic() - began:.0f} seconds."
 
 
@@ -100,8 +107,18 @@ def translate_examples() -> Iterator[Text]:
     """Translate sentences of our own with the bundled models."""
     for name in bundled_models():
         language, _, _ = name.partition("-")
-        lines = example_sentences(language)[:EXAMPLES]
+        lines = example_sentences(language)[EXAMPLES]
         if language in UNSPACED_LANGUAGES:  # the examples are split into words
             lines = [line.replace(" ", "") for line in lines]
         for translation in load(name).translate(lines):
             yield Text(f"{name}  {translation.source}\n       {translation.text}")
+
+
+def check_example() -> Iterator[Text]:
+    """Find what a translation leaves out with a bundled model."""
+    if CHECKING_MODEL in bundled_models():
+        source, target = CHECKED_PAIR
+        [report] = load(CHECKING_MODEL).check([CHECKED_PAIR])
+        for omission in report.omissions:
+            found = f"omission ({omission.probability:.2f}): {omission.text}"
+            yield Text(f"check  {source}\n       {target}\n       {found}")
