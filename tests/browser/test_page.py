@@ -12,6 +12,7 @@ pytest.importorskip("playwright.sync_api", reason="pip install playwright: brows
 from playwright.sync_api import BrowserContext, Page, Route, expect
 
 from covnmt.inference.model import Model
+from covnmt.model.directory import find_model
 from tests.serve.server import UNLIMITED, Running, serving
 
 from .driving import (
@@ -33,24 +34,28 @@ CLIPBOARD = ["clipboard-read", "clipboard-write"]
 
 def test_the_page_opens_with_an_omission_explained(page: Page) -> None:
     example = page.locator(".example")
-    expect(example).to_contain_text("Probably left out: 1868")
-    expect(example.locator(".gloss mark")).to_have_text("1868年にin 1868")
-    expect(example.locator(".own mark")).to_contain_text("1868")
+    expect(example).to_contain_text("Probably left out: gegen die Arbeitslosigkeit")
+    expect(example.locator(".gloss mark")).to_have_text(
+        "gegen die Arbeitslosigkeit against unemployment"
+    )
+    expect(example.locator(".own mark")).to_contain_text(["against unemployment"])
     write(page, "word")
     expect(example).to_be_hidden()
     write(page, "")
     expect(example).to_be_visible()
 
 
-def test_the_example_can_be_tried_and_is_what_the_server_finds(page: Page) -> None:
-    shown = page.locator(".example .missing").inner_text()
-    page.get_by_label("Model").select_option("shipped")
-    page.get_by_role("button", name="Try it").click()
-    box = page.get_by_label("Translation to check")
-    expect(box).to_have_value("He was born in Edo and died in Kyoto.")
-    expect(box).to_be_focused()
-    expect(page.locator(".verdict .missing")).to_have_text(shown)
-    expect(page.locator(".verdict .source-line mark")).to_have_text(shown)
+def test_the_example_can_be_tried_and_is_what_the_server_finds(context: BrowserContext) -> None:
+    with serving({"de-en": find_model("de-en")}, UNLIMITED) as server:
+        page = context.new_page()
+        page.goto(server.url)
+        shown = page.locator(".example .missing").inner_text()
+        page.get_by_role("button", name="Try it").click()
+        box = page.get_by_label("Translation to check")
+        expect(box).to_have_value("On Monday, the government announced new measures.")
+        expect(box).to_be_focused()
+        expect(page.locator(".verdict .missing")).to_have_text(shown)
+        expect(page.locator(".verdict .source-line mark")).to_have_text(shown)
 
 
 def test_the_translation_appears_while_typing(page: Page, translator: Model, line: str) -> None:

@@ -15,24 +15,24 @@ from covnmt.serve.schemas import sentence_json
 PATH = Path(covnmt.__file__).parent / "serve/page/example.json"
 # the pieces of the sentence, and what a dictionary says of them
 GLOSS = [
-    ("彼は", "he"),
-    ("1868年に", "in 1868"),
-    ("江戸で", "in Edo"),
-    ("生まれ、", "was born,"),
-    ("京都で", "in Kyoto"),
-    ("死んだ。", "died"),
+    ("Die Regierung ", "the government"),
+    ("hat ", "has"),
+    ("am Montag ", "on Monday"),
+    ("neue Maßnahmen ", "new measures"),
+    ("gegen die Arbeitslosigkeit ", "against unemployment"),
+    ("angekündigt.", "announced"),
 ]
-TRANSLATION = "He was born in Edo and died in Kyoto."
+TRANSLATION = "On Monday, the government announced new measures."
 
 
 def worked_example() -> dict[str, Any]:
     """Return the sentence, a translation that leaves something out, and the model's answers."""
     source = "".join(text for text, _ in GLOSS)
-    model = covnmt.load("ja-en", device="cpu")
+    model = covnmt.load("de-en", device="cpu")
     [translation] = model.translate([source])
     [report] = model.check([(source, TRANSLATION)], words=True)
     return {
-        "languages": {"source": "ja", "target": "en"},
+        "languages": {"source": "de", "target": "en"},
         "bounds": {"min_attention": LOW_ATTENTION, "max_coverage": max_coverage(False)},
         "gloss": GLOSS,
         "translation": TRANSLATION,

@@ -1,4 +1,4 @@
-// The worked example that the page opens with: a translation without the year, and what is found.
+// The worked example that the page opens with: a translation that leaves something out, and what is found.
 // example.json holds what the bundled model really answered (scripts/update-docs writes it).
 
 import { missingWords, reason } from "./check.js";
@@ -7,10 +7,15 @@ import { languageName } from "./languages.js";
 import { phrase, readSentence, readSide, weight, wordsAt } from "./sentence.js";
 import { textLine } from "./words.js";
 
-/** Fetch and draw the example; `tryIt(source, target)` is called by its button. */
-export async function workedExample(tryIt) {
+/**
+ * Fetch and draw the example. If one of the models has its languages, a button calls
+ * `tryIt(source, target, model)`.
+ */
+export async function workedExample(models, tryIt) {
   const response = await fetch("example.json");
   const { languages, bounds, gloss, translation, sentence: content, check } = await response.json();
+  const model = models.find(({ source, target }) =>
+    source === languages.source && target === languages.target);
   const sentence = readSentence(content, languages, bounds);
   const [omission] = check.left_out;
   const source = readSide(content.source, check.source_tokens, languages.source);
@@ -42,6 +47,7 @@ export async function workedExample(tryIt) {
       element("span", { class: "soft" }, reason([omission]))),
     element("p", { class: "soft" }, `The model's own translation has it:`),
     textLine(sentence.target, { class: "own" }, [[said, "said", null]]),
-    ...tryIt ? [element("button", { type: "button", onclick: () => tryIt(content.source, translation) },
+    ...model ? [element("button",
+      { type: "button", onclick: () => tryIt(content.source, translation, model) },
       "Try it: change this translation")] : []);
 }

@@ -98,15 +98,14 @@ function canCompare(model, other) {
 }
 
 async function showExample() {
-  const known = models.some((model) => model.source === "ja" && model.target === "en");
-  field.intro.replaceChildren(await workedExample(known ? tryExample : null));
+  field.intro.replaceChildren(await workedExample(models, tryExample));
 }
 
 /** Translate the sentence of the example, and check the translation in it. */
-async function tryExample(source, translation) {
+async function tryExample(source, translation, model) {
   field.text.value = source;
   field.compare.value = "";
-  if (!fits(source, chosenModel())) field.model.value = guessModel(source, models).name;
+  field.model.value = model.name;
   const [panel] = await run() ?? [];
   panel?.sentences[0]?.check.open(translation);
 }
