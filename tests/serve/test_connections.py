@@ -143,8 +143,10 @@ def test_a_client_that_does_not_read_its_answer_is_given_up(unread: int, pause: 
 
 
 def test_connections_leave_descriptors_for_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "raise_descriptor_limit", lambda: 200)
-    assert 8 <= affordable_connections(1000) <= 200 - connections.RESERVED_DESCRIPTORS
+    in_use = len(list(Path("/proc/self/fd").iterdir()))  # of the test worker: any number
+    limit = in_use + connections.RESERVED_DESCRIPTORS + 50
+    monkeypatch.setattr(connections, "raise_descriptor_limit", lambda: limit)
+    assert 8 <= affordable_connections(1000) <= 60
     assert affordable_connections(10) == 10
 
 

@@ -120,5 +120,5 @@ def check_example() -> Iterator[Text]:
         source, target = CHECKED_PAIR
         [report] = load(CHECKING_MODEL).check([CHECKED_PAIR])
         for omission in report.omissions:
-            found = f"omission ({omission.probability:.2f}): {omission.text}"
-            yield Text(f"check  {source}\n       {target}\n       {found}")
+            finding = f"omission ({omission.probability:.2f}): {omission.text}"
+            yield Text(f"check  {source}\n       {target}\n       {finding}")
