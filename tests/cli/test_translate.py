@@ -54,6 +54,18 @@ def test_a_text_in_quotes_is_translated(run: Run, tiny_model: Path, lines: list[
     assert marked == f"<p>{expected.strip()}</p>\n"
 
 
+def test_a_long_path_is_a_file_and_a_long_text_is_none(
+    run: Run, tiny_model: Path, lines: list[str], tmp_path: Path
+) -> None:
+    directory = tmp_path.joinpath(*["d" * 200] * 3)
+    directory.mkdir(parents=True)
+    write_lines(directory / "file", lines[:1])
+    expected = run("translate", "-m", tiny_model, stdin=lines[0]).out
+    assert run("translate", directory / "file", "-m", tiny_model).out == expected
+    text = "a b " * 2000
+    assert run("translate", text, "-m", tiny_model, "-q").out.count("\n") == 1
+
+
 def test_a_missing_file_is_no_text(run: Run, tiny_model: Path, tmp_path: Path) -> None:
     for name in ("missing", "名前.txt", tmp_path / "名前"):
         message = run("translate", name, "-m", tiny_model, code=2).err

@@ -6,7 +6,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -22,7 +22,6 @@ from covnmt.base.errors import UserError
 from covnmt.base.files import check_writable, is_file_path, write_output_lines
 from covnmt.base.recipe import read_toml
 
-MAX_PATH = 255  # bytes; a longer argument is no file name
 SHORT_NAMES = {"--workers": ("-j",)}
 LARGEST_SHOWN = 10**6  # --help shows no upper limit from here on
 
@@ -52,8 +51,9 @@ def file_or_text(argument: str | None) -> Path | str | None:
     """Tell whether an argument is a file or a text, which has spaces or letters beyond ASCII."""
     if argument is None:
         return None
-    if argument == "-" or (len(os.fsencode(argument)) <= MAX_PATH and Path(argument).exists()):
-        return Path(argument)
+    with suppress(OSError):  # a text may be too long for a path
+        if argument == "-" or Path(argument).exists():
+            return Path(argument)
     has_suffix = re.search(r"[/\\]|\.\w{1,4}$", argument) is not None
     if not argument or re.search(r"\s", argument) or not (argument.isascii() or has_suffix):
         return argument
