@@ -147,14 +147,15 @@ class DomainMonitor:
 
     def watch(self, translations: Iterable[Translation]) -> Iterator[Translation]:
         """Count translations and pass them on; warn at the end."""
-        yield from self.count(translations)
+        for translation in translations:
+            self.add_all([translation])
+            yield translation
         self.warn()
 
-    def count(self, translations: Iterable[Translation]) -> Iterator[Translation]:
-        """Count translations and pass them on."""
+    def add_all(self, translations: Iterable[Translation]) -> None:
+        """Count the sources of translations."""
         for translation in translations:
             self.add(translation.source, translation.unusual)
-            yield translation
 
     def warn(self) -> None:
         """Warn if many lines were not usual."""

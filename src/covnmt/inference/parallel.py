@@ -192,7 +192,7 @@ def translate_document_input(
             translated = job.translate(model, sentences)
         translations = list(track(translated, len(sentences), "translating", "sentences"))
         if monitor:
-            translations = list(monitor.count(translations))
+            monitor.add_all(translations)
     if monitor:
         monitor.warn()
     [document] = batch.results()

@@ -4,7 +4,9 @@ The weights of training are in `checkpoint`, exported ones in `decoding.onnx`.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +45,8 @@ class BundledModel:
     """What the card of a bundled model says, and where the model is."""
 
     name: str
-    title: str  # languages and field
-    bleu: str  # on the test set of its field
+    title: str  # languages and domain
+    bleu: str  # on the test set of its domain
     license: str
     mebibytes: float
     directory: Path
@@ -58,18 +60,26 @@ def describe_bundled_models() -> list[BundledModel]:
 def describe_bundled_model(name: str) -> BundledModel:
     """Read the head of a model card (`key: value` between lines of dashes), and its title."""
     directory = BUNDLED_MODELS / name
-    lines = list(read_lines(directory / MODEL_CARD))
-    title = next(number for number, line in enumerate(lines) if line.startswith("# "))
-    head = dict(line.split(": ", 1) for line in lines[:title] if ": " in line)
+    lines = read_lines(directory / MODEL_CARD)
+    above_title = takewhile(lambda line: not line.startswith("# "), lines)
+    head = dict(line.split(": ", 1) for line in above_title if ": " in line)
     size = sum(path.stat().st_size for path in directory.iterdir()) / 2**20
     return BundledModel(
         name,
-        lines[title].removeprefix("# "),
+        model_title(directory) or "",
         head.get("bleu", ""),
         head.get("license", ""),
         size,
         directory,
     )
+
+
+def model_title(directory: Path) -> str | None:
+    """Return what a model translates: the first heading of its card, if it has one."""
+    with suppress(OSError, UnicodeDecodeError):
+        lines = (directory / MODEL_CARD).read_text("utf-8").splitlines()
+        return next((line[2:].strip() for line in lines if line.startswith("# ")), None)
+    return None
 
 
 def find_model(name: Path | str) -> Path:

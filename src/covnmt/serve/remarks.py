@@ -79,7 +79,7 @@ def _omitted_tokens(translation: Translation) -> dict[int, str]:
 def _repetitions(translation: Translation) -> list[Remark]:
     """Remark on target tokens that repeat an earlier one while attending to the same source.
 
-    Function words, and words that stand twice in the source too, are left out.
+    Function words, and words that stand twice in the source too, do not count.
     """
     remarks = []
     earlier: dict[tuple[str, int], list[int]] = defaultdict(list)

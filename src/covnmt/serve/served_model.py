@@ -4,7 +4,7 @@ import re
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import cached_property, partial
 from multiprocessing.process import BaseProcess
@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 from covnmt.base.config import read_settings
 from covnmt.base.errors import UserError
-from covnmt.model.directory import BUNDLED_MODELS, find_model
+from covnmt.model.directory import BUNDLED_MODELS, find_model, model_title
 from covnmt.serve.monitoring import ServerMetrics, log_event
 from covnmt.serve.request_queue import RequestQueue, WorkItem
 from covnmt.serve.settings import ServeSettings
@@ -48,10 +48,8 @@ class ModelSpec:
     @cached_property
     def description(self) -> str | None:
         """What the model translates: the first heading of the README.md in its directory."""
-        with suppress(OSError, UnicodeDecodeError):
-            lines = (self.directory / "README.md").read_text("utf-8").splitlines()
-            return next((line[2:].strip()[:200] for line in lines if line.startswith("# ")), None)
-        return None
+        title = model_title(self.directory)
+        return title and title[:200]
 
 
 def parse_spec(text: str) -> ModelSpec:

@@ -13,8 +13,7 @@ def find_warnings(
     warnings = list[dict[str, str]]()
     if domain is not None:
         monitor = DomainMonitor(domain, model, unit="sentence")
-        for translation in translations:
-            monitor.add(translation.source, translation.unusual)
+        monitor.add_all(translations)
         if message := monitor.message():
             kind = "script" if monitor.is_foreign() else "unusual"
             warnings.append({"kind": kind, "message": message})
