@@ -24,7 +24,7 @@ def models() -> None:
     if not (bundled := describe_bundled_models()):
         log("this version bundles no models; train one with `covnmt train`")
     print_table(
-        ("name", "languages, field", "test BLEU", "license", "MiB", "directory"),
+        ("name", "languages, domain", "test BLEU", "license", "MiB", "directory"),
         ((m.name, m.title, m.bleu, m.license, f"{m.mebibytes:.1f}", m.directory) for m in bundled),
     )
 

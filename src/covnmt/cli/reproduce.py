@@ -27,7 +27,7 @@ def reproduce(
         Literal["kftt", "twlaw", "embedded", "de-en", "en-de"],
         typer.Argument(
             help="corpus; embedded is the synthetic pair, which needs no download; de-en and en-de "
-            "are the bundled models of German"
+            "train small models of German, of which de-en is bundled"
         ),
     ],
     work: Annotated[Path, typer.Option(help="directory of prepared data, models and outputs")],
