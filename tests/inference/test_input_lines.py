@@ -4,9 +4,13 @@ import errno
 import gzip
 import io
 import os
+import signal
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from select import select
 
 import pytest
 from hypothesis import given
@@ -42,6 +46,32 @@ def test_lines_do_not_depend_on_chunks(chunks: list[bytes]) -> None:
     lines += line_reader
     os.close(reader)
     assert lines == list(io.BytesIO(b"".join(chunks)))
+
+
+def test_a_signal_that_does_not_interrupt_the_wait_is_noticed() -> None:
+    """One that another thread gets, or that comes just before the call, interrupts nothing."""
+    reader, writer = os.pipe()
+    noticed = threading.Event()
+
+    def signal_own_thread() -> None:
+        time.sleep(0.2)  # the main thread waits by then
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+        if not noticed.wait(60):
+            os.write(writer, b"a line ends the wait\n")
+
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    thread = threading.Thread(target=signal_own_thread)
+    thread.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            LineReader(reader).is_ready(None)
+        assert not select([reader], [], [], 0)[0]  # no line ended the wait
+    finally:
+        noticed.set()
+        signal.signal(signal.SIGINT, handler)
+        thread.join()
+        os.close(reader)
+        os.close(writer)
 
 
 def test_a_chunk_ends_when_the_input_pauses(writer: io.FileIO) -> None:

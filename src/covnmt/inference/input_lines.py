@@ -19,6 +19,9 @@ from covnmt.base.processes import Chunk
 # at once, and lines that come faster than they can be translated still fill chunks.
 WAIT_PER_LINE, MAX_WAIT = 0.002, 0.2
 READ_BYTES = 1 << 16
+# A signal that comes just before a call of `select` does not interrupt it, so Ctrl-C would wait for
+# the next line: no call lasts longer.
+SECONDS_PER_WAIT = 0.5
 
 
 class LineReader:
@@ -41,8 +44,10 @@ class LineReader:
         """
         deadline = time.monotonic() + (seconds or 0)
         while not self.lines and not self.ended:
-            remaining = None if seconds is None else max(0.0, deadline - time.monotonic())
-            if not select([self.descriptor], [], [], remaining)[0]:
+            remaining = SECONDS_PER_WAIT if seconds is None else deadline - time.monotonic()
+            if not select([self.descriptor], [], [], max(0.0, remaining))[0]:
+                if seconds is None:
+                    continue
                 return False
             try:
                 self._read()
