@@ -120,9 +120,7 @@ def cut_pairs(
         if x.strip() and y.strip()
     ]
     first = random.Random(seed).randrange(max(1, len(pairs) - lines))
-    examples = synthetic_omissions(
-        pairs[first : first + lines], model.engine, model.source, model.target, seed
-    )
+    examples = synthetic_omissions(pairs[first : first + lines], model.forced_decoder, seed)
     for example in examples:
         owners = character_tokens(example.source, model.source)
         omitted = frozenset(k for k, j in enumerate(owners) if j in example.omitted)
@@ -134,7 +132,7 @@ class CachingChecker(OmissionChecker):
 
     def __init__(self, model: Model, cache: Path) -> None:
         plain = model.checker
-        super().__init__(plain.engine, plain.source, plain.target, plain.lexicon, plain.calibration)
+        super().__init__(plain.decoder, plain.lexicon, plain.calibration)
         self.path, self.entries = cache, dict[str, NDArray[Any]]()
         if cache.exists():
             with np.load(cache) as file:

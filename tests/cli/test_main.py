@@ -32,7 +32,7 @@ from covnmt.cli import app as main
 from covnmt.cli import options
 from covnmt.data.corpus import Corpus
 from covnmt.evaluation.alignment_files import load_matrices
-from covnmt.inference import align, info, omissions
+from covnmt.inference import align, forced_decoding, info, omissions
 from covnmt.inference.check_files import CheckInput
 from covnmt.inference.check_output import format_pairs
 from covnmt.inference.model import Model
@@ -300,7 +300,7 @@ def test_links_are_printed_as_they_are_found(
     run: Run, tiny_model: Path, tiny_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A long text is not held in memory: what lies before a bad line is out when it is met."""
-    monkeypatch.setattr(align, "BATCH_SIZE", 1)
+    monkeypatch.setattr(forced_decoding, "BATCH_SIZE", 1)
     monkeypatch.setattr(align, "WINDOW_PAIRS", 2)
     *lines, _ = read_lines(tiny_text / "test.tgt")
     write_lines(tmp_path / "gap", [*lines, ""])

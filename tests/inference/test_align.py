@@ -13,6 +13,7 @@ from covnmt.base.config import PAPER_SYSTEMS, Config, CoverageConfig, DecodeConf
 from covnmt.base.errors import UserError
 from covnmt.base.files import read_lines, read_parallel_lines, write_lines
 from covnmt.inference import align as align_module
+from covnmt.inference import forced_decoding
 from covnmt.inference.align import Alignment
 from covnmt.inference.model import Model, ModelLoader
 from covnmt.inference.parallel import align_parallel_files
@@ -118,7 +119,7 @@ def test_alignment_does_not_depend_on_batches_and_windows(
     aligner = make(PAPER_SYSTEMS["fertility"])
     alone = [aligner.align([pair])[0] for pair in pairs]
     together = aligner.align(pairs)
-    monkeypatch.setattr(align_module, "BATCH_SIZE", 3)
+    monkeypatch.setattr(forced_decoding, "BATCH_SIZE", 3)
     monkeypatch.setattr(align_module, "WINDOW_PAIRS", 6)
     in_parts = aligner.align(pairs)
     for one, two, three in zip(alone, together, in_parts, strict=True):

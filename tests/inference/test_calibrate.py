@@ -16,6 +16,7 @@ from covnmt.decoding.engines import Engine, ForcedDecoding
 from covnmt.inference.calibrate import calibrate, calibrate_model, lexicon_from_files
 from covnmt.inference.calibration import Calibration
 from covnmt.inference.domain import DomainStatistics
+from covnmt.inference.forced_decoding import ForcedDecoder
 from covnmt.inference.omissions import OmissionChecker
 from covnmt.inference.translate import Translation
 from covnmt.text.codec import Codec
@@ -54,8 +55,9 @@ def copied_pairs(count: int) -> list[tuple[str, str]]:
     return [(line, line) for line in lines]
 
 
-def new_checker(lexicon: Lexicon | None) -> OmissionChecker:
-    return OmissionChecker(cast(Engine, SameWord()), CODEC, CODEC, lexicon)
+def new_checker(lexicon: Lexicon | None, calibration: Calibration | None = None) -> OmissionChecker:
+    decoder = ForcedDecoder(cast(Engine, SameWord()), CODEC, CODEC)
+    return OmissionChecker(decoder, lexicon, calibration)
 
 
 @pytest.mark.parametrize("has_lexicon", [True, False])
@@ -64,7 +66,7 @@ def test_a_calibrated_check_finds_omissions_and_passes_complete_lines(has_lexico
     lexicon = train_lexicon(pairs) if has_lexicon else None
     calibration = calibrate(new_checker(lexicon), pairs, DomainStatistics())
     assert all(each.examples[1] > 10 for each in (calibration.parts, calibration.words))
-    checker = OmissionChecker(cast(Engine, SameWord()), CODEC, CODEC, lexicon, calibration)
+    checker = new_checker(lexicon, calibration)
     source = "ax bx cx dx , ay by cy dy 。"
     missing = ["ax bx cx dx 。", source, "ax bx cx dx , ay by dy 。", "ez dz ey dy cz ex bz 。"]
     clause, complete, word, other = checker.reports(

@@ -6,6 +6,7 @@ import numpy as np
 
 from covnmt.data.padding import PaddedIds
 from covnmt.decoding.engines import Engine, ForcedDecoding
+from covnmt.inference.forced_decoding import ForcedDecoder
 from covnmt.inference.synthetic_omissions import Example, synthetic_omissions
 from covnmt.text.codec import Codec
 from covnmt.text.tokenize import TokenizerSettings, WhitespaceTokenizer
@@ -30,7 +31,8 @@ class SameWord:
 
 
 def examples(seed: int = 1) -> list[Example]:
-    return list(synthetic_omissions(PAIRS, cast(Engine, SameWord()), CODEC, CODEC, seed))
+    decoder = ForcedDecoder(cast(Engine, SameWord()), CODEC, CODEC)
+    return list(synthetic_omissions(PAIRS, decoder, seed))
 
 
 def test_exactly_the_translation_of_the_omitted_words_is_cut() -> None:

@@ -4,13 +4,10 @@ This shows what coverage does inside a model (paper, section 3.2), which no stat
 attention can: attention moves on without coverage too.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
-from covnmt.data.padding import length_sorted_batches, pad_ids
 from covnmt.inference.model import Model
 from covnmt.metrics.attention_statistics import AttendedPair, CoverageEffect, coverage_effect
-
-BATCH_SIZE = 64
 
 
 def measure_coverage_effect(model: Model, pairs: Iterable[tuple[str, str]]) -> CoverageEffect:
@@ -18,22 +15,9 @@ def measure_coverage_effect(model: Model, pairs: Iterable[tuple[str, str]]) -> C
     return coverage_effect(attend_twice(model, pairs))
 
 
-def attend_twice(model: Model, pairs: Iterable[tuple[str, str]]) -> Iterator[AttendedPair]:
-    """Yield the attention of each pair, by the model's tokens and without end symbols."""
+def attend_twice(model: Model, pairs: Iterable[tuple[str, str]]) -> list[AttendedPair]:
+    """Return the attention of each pair, by the model's tokens and without end symbols."""
     encoded = [
-        [
-            codec.vocabulary.encode(codec.tokenize(line))
-            for codec, line in zip((model.source, model.target), pair, strict=True)
-        ]
-        for pair in pairs
+        (model.source.encode(source), model.target.encode(target)) for source, target in pairs
     ]
-    encoded = [pair for pair in encoded if all(pair)]
-    lengths = [len(source) + len(target) for source, target in encoded]
-    for batch in length_sorted_batches(lengths, BATCH_SIZE):
-        source = pad_ids([encoded[k][0] for k in batch], model.source.vocabulary.end_id)
-        target = pad_ids([encoded[k][1] for k in batch], model.target.vocabulary.end_id)
-        alpha, without, fertility = model.engine.attend_twice(source, target)
-        for row, k in enumerate(batch):
-            J, I = map(len, encoded[k])
-            Phi = None if fertility is None else fertility[row, :J]
-            yield AttendedPair(alpha[row, :I, :J], without[row, :I, :J], Phi)
+    return model.forced_decoder.attend_twice([pair for pair in encoded if all(pair)])

@@ -9,19 +9,18 @@ word.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 
 from covnmt.base.arrays import FloatArray
 from covnmt.base.errors import UserError
-from covnmt.data.padding import map_in_batches, pad_ids
-from covnmt.decoding.engines import Engine
+from covnmt.inference.forced_decoding import ForcedDecoder, ForcedPair
 from covnmt.metrics.alignment import fold_subwords
 from covnmt.text.codec import Codec
 from covnmt.text.vocabulary import UNK_ID
 
-BATCH_SIZE = 64
-WINDOW_PAIRS = 50 * BATCH_SIZE  # pairs are sorted by length within this many
+WINDOW_PAIRS = 3200  # pairs are sorted by length within this many
 
 
 class EmptySideError(UserError):
@@ -70,7 +69,7 @@ class SubwordSentence:
     def from_words(cls, line: str, codec: Codec) -> "SubwordSentence":
         """Take the words between spaces; one without any subword becomes UNK."""
         words = line.split()
-        subwords = [codec.vocabulary.encode(codec.tokenize(word)) or [UNK_ID] for word in words]
+        subwords = [codec.encode(word) or [UNK_ID] for word in words]
         owners = [index for index, ids in enumerate(subwords) for _ in ids]
         return cls(tuple(words), tuple(chain(*subwords)), tuple(owners))
 
@@ -79,12 +78,7 @@ SubwordPair = tuple[SubwordSentence, SubwordSentence]
 
 
 def force_align(
-    engine: Engine,
-    source: Codec,
-    target: Codec,
-    pairs: Iterable[tuple[str, str]],
-    tokenized: bool,
-    first: int = 0,
+    decoder: ForcedDecoder, pairs: Iterable[tuple[str, str]], tokenized: bool, first: int = 0
 ) -> Iterator[Alignment]:
     """Align pairs of lines in order, a window of pairs at a time.
 
@@ -94,40 +88,23 @@ def force_align(
     segment = SubwordSentence.from_words if tokenized else SubwordSentence.from_text
 
     def read_pair(index: int, pair: tuple[str, str]) -> SubwordPair:
-        sides = segment(pair[0], source), segment(pair[1], target)
+        sides = segment(pair[0], decoder.source), segment(pair[1], decoder.target)
         if not all(side.words for side in sides):
             raise EmptySideError(index)
         return sides
 
     rows = (read_pair(index, pair) for index, pair in enumerate(pairs, first))
     while window := list(islice(rows, WINDOW_PAIRS)):
-        yield from _align_window(engine, source, target, window)
+        yield from decoder.map_decoded(
+            partial(_fold_pair, window), [(source.ids, target.ids) for source, target in window]
+        )
 
 
-def _align_window(
-    engine: Engine, source: Codec, target: Codec, pairs: Sequence[SubwordPair]
-) -> list[Alignment]:
-    def align_batch(indices: list[int]) -> list[Alignment]:
-        x = pad_ids([pairs[k][0].ids for k in indices], source.vocabulary.end_id)
-        y = pad_ids([pairs[k][1].ids for k in indices], target.vocabulary.end_id)
-        alpha, log_probs, fertility, _ = engine.force_decode(x, y)
-        fertilities = [None] * len(indices) if fertility is None else list(fertility)
-        rows = zip(indices, alpha, log_probs.tolist(), fertilities, strict=True)
-        return [_fold_pair(*pairs[k], *row) for k, *row in rows]
-
-    return map_in_batches(align_batch, [len(x.ids) + len(y.ids) for x, y in pairs], BATCH_SIZE)
-
-
-def _fold_pair(
-    source: SubwordSentence,
-    target: SubwordSentence,
-    alpha: FloatArray,
-    log_prob: float,
-    fertility: FloatArray | None,
-) -> Alignment:
-    """Fold attention over subwords into words; drop end symbols and padding."""
-    I, J = len(target.ids), len(source.ids)
-    matrix = fold_subwords(alpha[:I, :J], source.owners, target.owners)
+def _fold_pair(window: Sequence[SubwordPair], index: int, forced: ForcedPair) -> Alignment:
+    """Fold attention over subwords into words; drop end symbols."""
+    source, target = window[index]
+    matrix = fold_subwords(forced.alpha[:-1, :-1], source.owners, target.owners)
+    fertility = forced.fertility
     if fertility is not None:
-        [fertility] = fold_subwords(fertility[None, :J], source.owners, [0])
-    return Alignment(source.words, target.words, matrix, log_prob, fertility)
+        [fertility] = fold_subwords(fertility[None, :-1], source.owners, [0])
+    return Alignment(source.words, target.words, matrix, forced.log_prob, fertility)

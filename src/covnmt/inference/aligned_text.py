@@ -1,10 +1,11 @@
 """Where the tokens of a translation are in its text, and which of them belong to a source span."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import cached_property
 from itertools import pairwise
+from operator import itemgetter
 from unicodedata import normalize
 
 import numpy as np
@@ -140,15 +141,18 @@ def overlaps(span: Span, others: Sequence[Span]) -> bool:
 
 def best_range(weights: FloatArray) -> tuple[int, int, float]:
     """Return the range, not empty, with the largest sum of weights, and the sum."""
-    best, best_sum = (0, 1), -np.inf
-    current, current_sum = 0, 0.0
-    for k, weight in enumerate(weights.tolist()):
-        if current_sum <= 0:
-            current, current_sum = k, 0.0
-        current_sum += weight
-        if current_sum > best_sum:
-            best, best_sum = (current, k + 1), current_sum
-    return *best, best_sum
+    best, total = max(best_ranges_by_end(weights.tolist()), key=itemgetter(1))
+    return best.start, best.stop, total
+
+
+def best_ranges_by_end(weights: Iterable[float]) -> Iterator[tuple[range, float]]:
+    """Yield, for each index, the range that ends there with the largest sum, and the sum."""
+    start, total = 0, 0.0
+    for index, weight in enumerate(weights):
+        if total <= 0:
+            start, total = index, 0.0
+        total += weight
+        yield range(start, index + 1), total
 
 
 def token_spans(tokens: Sequence[str], text: str) -> list[Span]:

@@ -64,9 +64,7 @@ def calibrate_model(
     if train:
         lexicon = lexicon_from_files(train, model.source, model.target)
         lexicon.save(directory / LEXICON_FILE)
-    plain = OmissionChecker(
-        model.engine, model.source, model.target, Lexicon.load(directory / LEXICON_FILE)
-    )
+    plain = OmissionChecker(model.forced_decoder, Lexicon.load(directory / LEXICON_FILE))
     blocks = [dev_pairs(model, files, limit) for files in (own_dev, *other_dev)]
     own_translations = model.translate([source for source, _ in blocks[0][:OWN_TRANSLATIONS]])
     usual = domain_statistics(
@@ -120,11 +118,9 @@ def calibrate(
     if len(pairs) < MIN_PAIRS:
         raise UserError(f"{len(pairs)} pairs are too few to calibrate with; give {MIN_PAIRS}")
     lengths = LengthRatio.fit([checker.read_pair(pair) for pair in pairs])
-    checker = OmissionChecker(checker.engine, checker.source, checker.target, checker.lexicon)
+    checker = OmissionChecker(checker.decoder, checker.lexicon)
     checker.ratio, checker.target_scripts = lengths, usual.target_scripts
-    examples = list(
-        synthetic_omissions(pairs, checker.engine, checker.source, checker.target, seed)
-    )
+    examples = list(synthetic_omissions(pairs, checker.decoder, seed))
     parts, words, whole = _Rows([], []), _Rows([], []), list[list[float]]()
     windows = [examples[k : k + WINDOW] for k in range(0, len(examples), WINDOW)]
     for window in track(windows, len(windows), "calibrating", "windows"):

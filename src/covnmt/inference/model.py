@@ -31,6 +31,7 @@ from covnmt.data.padding import map_in_batches, pad_ids
 from covnmt.decoding.engines import Network, build_engine, load_networks
 from covnmt.inference.align import Alignment, force_align
 from covnmt.inference.calibration import Calibration
+from covnmt.inference.forced_decoding import ForcedDecoder
 from covnmt.inference.omissions import (
     MAX_TOKENS,
     MIN_PROBABILITY,
@@ -233,7 +234,7 @@ class Model:
         `first` is the index of the first pair, for errors.
         """
         pairs = require_pairs(pairs, first)
-        return force_align(self.engine, self.source, self.target, pairs, tokenized, first)
+        return force_align(self.forced_decoder, pairs, tokenized, first)
 
     def check(
         self,
@@ -261,6 +262,11 @@ class Model:
         """
         return self.checker.short_reports(require_pairs(pairs), max_tokens, min_probability, words)
 
+    @property
+    def forced_decoder(self) -> ForcedDecoder:
+        """What computes attention and probabilities of given translations."""
+        return ForcedDecoder(self.engine, self.source, self.target)
+
     @cached_property
     def calibration(self) -> Calibration | None:
         """What `check.json` of the first directory says, if there is one."""
@@ -270,7 +276,7 @@ class Model:
     def checker(self) -> OmissionChecker:
         """What finds omissions, with the lexicon and the calibration of the first directory."""
         lexicon = Lexicon.load(self.directory / LEXICON_FILE) if self.directory else None
-        return OmissionChecker(self.engine, self.source, self.target, lexicon, self.calibration)
+        return OmissionChecker(self.forced_decoder, lexicon, self.calibration)
 
     def _is_unusual(self, translation: Translation, length_penalty: float) -> bool:
         return self.calibration is not None and self.calibration.domain.is_unusual(

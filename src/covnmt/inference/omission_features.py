@@ -16,6 +16,7 @@ import numpy as np
 
 from covnmt.base.arrays import DoubleArray, FloatArray
 from covnmt.data.lexicon import Lexicon
+from covnmt.inference.aligned_text import best_ranges_by_end
 from covnmt.inference.text_units import TextUnits
 from covnmt.text.codec import Codec
 
@@ -118,16 +119,14 @@ class Pair:
         scores = self.evidence.missing - UNSUPPORTED * self.evidence.usual
         best, phrase = 0.0, None
         for sentence in self.source.sentences:
-            total, start = 0.0, 0
             words = self.words(sentence)
-            for j in range(words.start, words.stop):
-                if total <= 0:
-                    total, start = 0.0, j
-                total += scores[j]
-                if total > best and scores[j] > 0:
-                    tokens = range(self.source.units[start].start, self.source.units[j].stop)
-                    if self.judged_words(tokens) >= MIN_PHRASE_WORDS:
-                        best, phrase = total, tokens
+            units, weights = self.source.units[words], scores[words].tolist()
+            for part, total in best_ranges_by_end(weights):
+                tokens = range(units[part[0]].start, units[part[-1]].stop)
+                ends_unsupported = weights[part[-1]] > 0
+                is_long = self.judged_words(tokens) >= MIN_PHRASE_WORDS
+                if total > best and ends_unsupported and is_long:
+                    best, phrase = total, tokens
         return phrase
 
 

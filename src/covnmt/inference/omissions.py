@@ -21,10 +21,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from covnmt.data.lexicon import STEP, Lexicon
-from covnmt.data.padding import map_in_batches, pad_ids
-from covnmt.decoding.engines import Engine
 from covnmt.inference.calibration import Calibration, Logistic, sigmoid
 from covnmt.inference.domain import has_foreign_script
+from covnmt.inference.forced_decoding import BATCH_SIZE, ForcedDecoder, ForcedPair
 from covnmt.inference.omission_features import (
     FEATURES,
     MIN_USUAL,
@@ -37,11 +36,9 @@ from covnmt.inference.omission_features import (
 from covnmt.inference.text_units import token_text
 from covnmt.inference.translate import Translation
 from covnmt.text.bilingual_files import Place
-from covnmt.text.codec import Codec
 
 OmissionKind = Literal["line", "sentence", "clause", "phrase", "word"]
 
-BATCH_SIZE = 64
 # Target positions in a batch: the probabilities of the whole vocabulary are kept at each of them.
 MAX_TARGET_POSITIONS = 2000
 WINDOW_PAIRS = 64  # pairs at a time
@@ -184,13 +181,11 @@ class OmissionChecker:
 
     def __init__(
         self,
-        engine: Engine,
-        source: Codec,
-        target: Codec,
+        decoder: ForcedDecoder,
         lexicon: Lexicon | None = None,
         calibration: Calibration | None = None,
     ) -> None:
-        self.engine, self.source, self.target = engine, source, target
+        self.decoder, self.source, self.target = decoder, decoder.source, decoder.target
         self.lexicon, self.calibration = lexicon, calibration
         self.ratio = LengthRatio()
         self.target_scripts: tuple[str, ...] = ()
@@ -415,25 +410,14 @@ class OmissionChecker:
 
     def decode(self, removals: Sequence[Removal]) -> list[Decoded]:
         """Score translations, in batches of similar length."""
-        rows = [removal.source_ids() for removal in removals]
+        pairs = [(removal.source_ids(), removal.pair.target.ids) for removal in removals]
 
-        def score(chosen: list[int]) -> list[Decoded]:
-            targets = [removals[k].pair.target.ids for k in chosen]
-            x = pad_ids([rows[k] for k in chosen], self.source.vocabulary.end_id)
-            y = pad_ids(targets, self.target.vocabulary.end_id)
-            forced = self.engine.force_decode(x, y)
-            received = (forced.alpha * y.mask[:, : forced.alpha.shape[1], None]).sum(axis=1)
-            return [
-                Decoded(log_probs[: len(target) + 1], attention)
-                for target, log_probs, attention in zip(
-                    targets, forced.token_log_probs, received, strict=True
-                )
-            ]
+        def score(index: int, forced: ForcedPair) -> Decoded:
+            return Decoded(forced.token_log_probs, forced.alpha.sum(axis=0))
 
-        longest = max((len(removal.pair.target.ids) for removal in removals), default=0)
+        longest = max((len(target) for _, target in pairs), default=0)
         size = max(1, min(BATCH_SIZE, MAX_TARGET_POSITIONS // (1 + longest)))
-        lengths = [len(x) + len(r.pair.target.ids) for x, r in zip(rows, removals, strict=True)]
-        return map_in_batches(score, lengths, size)
+        return self.decoder.map_decoded(score, pairs, size)
 
     def _report(
         self, search: _Search, words: Scores, unrelated: float, min_probability: float

@@ -34,7 +34,7 @@ from covnmt.base.files import (
 from covnmt.base.processes import Chunk, chunked
 from covnmt.decoding.engines import default_processes
 from covnmt.decoding.onnx.format import GRAPH_FILES, SHORTLIST_FILE, is_exported
-from covnmt.inference import align
+from covnmt.inference import align, forced_decoding
 from covnmt.inference.align import Alignment, EmptySideError
 from covnmt.inference.calibration import domain_monitor
 from covnmt.inference.documents import DocumentBatch, TranslatedDocument
@@ -53,7 +53,7 @@ ChunkFunction = Callable[[Model, list[T], int], Iterable[R]]
 CORES_PER_WORKER = 2
 CHUNK_BATCHES = 8  # per chunk for one of several processes: enough to sort its lines by length
 CHECK_CHUNK_PAIRS = 128  # few enough that all processes have work, enough to batch them
-ALIGNMENT_CHUNK_PAIRS = 4 * align.BATCH_SIZE  # per chunk for one of several processes
+ALIGNMENT_CHUNK_PAIRS = 4 * forced_decoding.BATCH_SIZE  # per chunk for one of several processes
 WEIGHTS = ("model.safetensors", *GRAPH_FILES, SHORTLIST_FILE)
 SETTINGS_FILE = ".translate.json"  # how the files of an output directory were made
 

@@ -14,8 +14,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from covnmt.base.arrays import DoubleArray, FloatArray
-from covnmt.data.padding import map_in_batches, pad_ids
-from covnmt.decoding.engines import Engine
+from covnmt.inference.forced_decoding import ForcedDecoder
 from covnmt.inference.omission_features import Pair
 from covnmt.inference.text_units import TextUnits
 from covnmt.text.codec import Codec
@@ -26,7 +25,6 @@ WORDS: dict[CutKind, range] = {"word": range(1, 3), "phrase": range(3, 6)}
 MIN_ATTENTION = 0.5  # of a target word to the part of the source
 MAX_CUT = 0.7  # of the target words
 TRIALS = 8  # parts that are tried for each kind
-BATCH_SIZE = 32
 
 
 class Example(NamedTuple):
@@ -40,14 +38,16 @@ class Example(NamedTuple):
 
 
 def synthetic_omissions(
-    pairs: Sequence[tuple[str, str]], engine: Engine, source: Codec, target: Codec, seed: int
+    pairs: Sequence[tuple[str, str]], decoder: ForcedDecoder, seed: int
 ) -> Iterator[Example]:
     """Yield the pairs, and for each of them omissions of every kind that it allows."""
     rng = random.Random(seed)
+    source, target = decoder.source, decoder.target
     rows = [Pair.from_lines(pair, source, target, None) for pair in pairs]
-    for index, (pair, row, alpha) in enumerate(
-        zip(pairs, rows, _attention(rows, engine, source, target), strict=True)
-    ):
+    attention = decoder.map_decoded(
+        lambda _, forced: forced.alpha[:-1, :-1], [(row.source.ids, row.target.ids) for row in rows]
+    )
+    for index, (pair, row, alpha) in enumerate(zip(pairs, rows, attention, strict=True)):
         yield Example("none", *pair, frozenset(), index)
         for kind in ("word", "phrase", "clause"):
             if cut := _cut(kind, row, alpha, target, rng):
@@ -67,24 +67,6 @@ def synthetic_omissions(
         else:
             omitted = frozenset(range(start, len(units.ids)))
             yield Example("sentence", line, first[1], omitted, index)
-
-
-def _attention(
-    rows: Sequence[Pair], engine: Engine, source: Codec, target: Codec
-) -> list[FloatArray]:
-    """Return the attention [I, J] of all tokens of each pair."""
-
-    def decode(chosen: list[int]) -> list[FloatArray]:
-        x = pad_ids([rows[k].source.ids for k in chosen], source.vocabulary.end_id)
-        y = pad_ids([rows[k].target.ids for k in chosen], target.vocabulary.end_id)
-        alpha = engine.force_decode(x, y).alpha
-        return [
-            row[: len(rows[k].target.ids), : len(rows[k].source.ids)]
-            for k, row in zip(chosen, alpha, strict=True)
-        ]
-
-    lengths = [len(row.source.ids) + len(row.target.ids) for row in rows]
-    return map_in_batches(decode, lengths, BATCH_SIZE)
 
 
 def _cut(

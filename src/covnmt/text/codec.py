@@ -53,6 +53,10 @@ class Codec:
         """Clean a line of text and split it into tokens."""
         return self.tokenizer.tokenize(clean_line(line, self.settings))
 
+    def encode(self, line: str) -> list[int]:
+        """Turn a line of text into token ids."""
+        return self.vocabulary.encode(self.tokenize(line))
+
     def detokenize(self, tokens: Sequence[str]) -> str:
         """Join tokens to a line of text."""
         return self.tokenizer.detokenize(tokens)

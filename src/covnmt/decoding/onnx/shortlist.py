@@ -72,8 +72,7 @@ def build_shortlist(text: ShortlistText, codecs: tuple[Codec, Codec]) -> Shortli
     rows = track(read_parallel_lines(*text), None, "counting links", "pairs")
     for number, (source, target, line) in enumerate(rows, 1):
         source_ids, target_ids = (
-            codec.vocabulary.encode(codec.tokenize(side))
-            for codec, side in zip(codecs, (source, target), strict=True)
+            codec.encode(side) for codec, side in zip(codecs, (source, target), strict=True)
         )
         target_counts.update(target_ids)
         try:
