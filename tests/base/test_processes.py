@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -27,6 +26,7 @@ from covnmt.base.processes import (
     map_unordered,
     worker_rank,
 )
+from covnmt.base.signals import STOP_SIGNALS
 from tests.system.workers import alive
 
 PATIENCE = 60  # seconds
@@ -212,7 +212,7 @@ def test_an_error_leaves_a_pool_usable(tmp_path: Path) -> None:
 
 def test_workers_receive_signals_once_they_have_begun() -> None:
     blocked = map_unordered(blocked_signals, range(4), workers=2)
-    assert not set().union(*blocked) & set(processes.STOP_SIGNALS)
+    assert not set().union(*blocked) & set(STOP_SIGNALS)
 
 
 def test_an_item_that_always_kills_its_worker_is_an_error(
@@ -286,24 +286,4 @@ def test_workers_start_with_signals_blocked(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(process, "start", noting)
     assert sorted(map_unordered(slow_at_first, range(6), workers=2)) == list(range(6))
     assert blocked
-    assert all(each >= set(processes.STOP_SIGNALS) for each in blocked)
-
-
-@pytest.mark.parametrize("told", ["this thread", "another"])
-def test_defer_signals_delivers_them_at_the_end_of_the_block(told: str) -> None:
-    reached: list[str] = []
-    with ThreadPoolExecutor(1) as another:
-        another.submit(int).result()  # a thread begun within the block would hold signals back too
-
-        def start() -> None:
-            with processes.defer_signals():
-                if told == "another":
-                    another.submit(signal.raise_signal, signal.SIGINT).result()
-                else:
-                    signal.raise_signal(signal.SIGINT)
-                reached.append("the end of the block")
-            reached.append("what follows")
-
-        with pytest.raises(KeyboardInterrupt):
-            start()
-    assert reached == ["the end of the block"]
+    assert all(each >= set(STOP_SIGNALS) for each in blocked)

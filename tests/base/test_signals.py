@@ -3,9 +3,12 @@
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+
+from covnmt.base.signals import defer_signals
 
 BEGIN = """
 import signal, sys, time
@@ -83,3 +86,26 @@ def test_ignored_sigint_stays_ignored(tmp_path: Path) -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=30
     )
     assert (done.stdout, done.returncode) == ("runs on\n", 0)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("told", ["this thread", "another"])
+def test_defer_signals_delivers_them_at_the_end_of_the_block(told: str, fails: bool) -> None:
+    reached: list[str] = []
+    with ThreadPoolExecutor(1) as another:
+        another.submit(int).result()  # a thread begun within the block would hold signals back too
+
+        def start() -> None:
+            with defer_signals():
+                if told == "another":
+                    another.submit(signal.raise_signal, signal.SIGINT).result()
+                else:
+                    signal.raise_signal(signal.SIGINT)
+                reached.append("the end of the block")
+                if fails:
+                    raise OSError
+            reached.append("what follows")
+
+        with pytest.raises(KeyboardInterrupt):
+            start()
+    assert reached == ["the end of the block"]

@@ -14,13 +14,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from itertools import chain, islice
 from multiprocessing.queues import SimpleQueue
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from covnmt.base.console import log
 from covnmt.base.errors import UserError
+from covnmt.base.signals import STOP_SIGNALS, defer_signals
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -30,7 +30,6 @@ R = TypeVar("R")
 MAX_RETRIES = 3
 # Items submitted per worker: none is idle while the results of others are consumed.
 SUBMITTED_PER_WORKER = 2
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class WorkerRank(NamedTuple):
@@ -263,27 +262,6 @@ def _begin_worker(ranks: "SimpleQueue[WorkerRank]") -> None:
     exit_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
-
-
-@contextmanager
-def defer_signals() -> Iterator[None]:
-    """Hold back SIGINT and SIGTERM until the end of this block.
-
-    Processes started in it hold them back until they unblock them: one that is stopped while it
-    starts would print a traceback.
-    """
-    received: list[int] = []
-    main = threading.current_thread() is threading.main_thread()
-    handlers = {n: signal.signal(n, lambda n, _: received.append(n)) for n in STOP_SIGNALS if main}
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # new processes inherit it
-    try:
-        yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    for late in received:  # delivered through another thread, where they were not blocked
-        signal.raise_signal(late)
 
 
 def exit_with_parent() -> None:

@@ -5,11 +5,12 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 SECONDS_UNTIL_RETRY = 0.02
 IMPORT_SYSTEM = "importlib._bootstrap"
 
@@ -70,6 +71,26 @@ def _send_later(number: int) -> None:
 
 
 @contextmanager
+def handled_signals(handle: Callable[[int], None]) -> Iterator[None]:
+    """Call a function with the number of each SIGINT and SIGTERM instead of raising.
+
+    A signal that is ignored stays ignored. Outside the main thread, where Python allows no
+    handlers, nothing changes.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    handlers = {
+        number: signal.signal(number, lambda number, _: handle(number))
+        for number in STOP_SIGNALS
+        if main and signal.getsignal(number) is not signal.SIG_IGN
+    }
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
 def recorded_signals() -> Iterator[list[int]]:
     """Record SIGINT and SIGTERM instead of raising KeyboardInterrupt wherever they come.
 
@@ -77,13 +98,25 @@ def recorded_signals() -> Iterator[list[int]]:
     for that one without end.
     """
     received: list[int] = []
-    handlers = {
-        number: signal.signal(number, lambda number, _: received.append(number))
-        for number in (signal.SIGINT, signal.SIGTERM)
-        if signal.getsignal(number) is not signal.SIG_IGN
-    }
-    try:
+    with handled_signals(received.append):
         yield received
+
+
+@contextmanager
+def defer_signals() -> Iterator[None]:
+    """Hold back SIGINT and SIGTERM until the end of this block.
+
+    Processes started in it hold them back until they unblock them: one that is stopped while it
+    starts would print a traceback.
+    """
+    received: list[int] = []
+    try:
+        with handled_signals(received.append):
+            mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # for new processes
+            try:
+                yield
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+        for late in received:
+            signal.raise_signal(late)

@@ -10,7 +10,7 @@ from covnmt.base.errors import UserError
 from covnmt.data.corpus import REPORT_FILE, Corpus, check_digest, split_files
 from covnmt.data.lexicon import Lexicon
 from covnmt.data.settings import SplitName
-from covnmt.decoding.onnx.format import check_digests, is_exported, read_manifest
+from covnmt.decoding.onnx.format import is_exported, verify_manifest
 from covnmt.inference.calibration import Calibration
 from covnmt.model.directory import (
     CHECK_FILES,
@@ -80,7 +80,7 @@ def _verify_model(directory: Path, result: Verification) -> None:
         return
     result.check("vocabularies", lambda: _check_vocabularies(directory, description))
     if is_exported(directory):
-        result.check("graphs and weights", lambda: _check_exported(directory))
+        result.check("graphs and weights", lambda: verify_manifest(directory))
     if any((directory / name).exists() for name in CHECK_FILES):
         result.check("omission check", lambda: _load_check(directory))
     for path in sorted(directory.rglob("*.safetensors")):
@@ -91,10 +91,6 @@ def _verify_model(directory: Path, result: Verification) -> None:
 def _check_vocabularies(directory: Path, description: ModelDescription) -> None:
     sizes = {side: len(Codec.load(directory, side).vocabulary) for side in SIDES}
     check_vocabularies(directory, description, sizes)
-
-
-def _check_exported(directory: Path) -> None:
-    check_digests(directory, read_manifest(directory))
 
 
 def _load_check(directory: Path) -> None:

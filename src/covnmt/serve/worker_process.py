@@ -27,7 +27,8 @@ from typing import Any, Literal
 
 from covnmt.base.config import DecodeConfig
 from covnmt.base.errors import UserError
-from covnmt.base.processes import defer_signals, exit_with_parent
+from covnmt.base.processes import exit_with_parent
+from covnmt.base.signals import STOP_SIGNALS, defer_signals
 from covnmt.inference.domain import DomainStatistics
 from covnmt.inference.model import Model
 from covnmt.serve.request_queue import WorkItem
@@ -298,7 +299,7 @@ def run_worker(
 ) -> None:
     """Open the model, report its properties, then run batches until the pipe closes."""
     # signals are for the server, which ends its workers when they are done
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     exit_with_parent()
     threading.Thread(target=send_beats, args=(beats,), daemon=True).start()

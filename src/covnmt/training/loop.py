@@ -13,12 +13,12 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import islice, pairwise
 from pathlib import Path
-from types import FrameType
 from typing import Literal
 
 import torch
 
 from covnmt.base.config import Config
+from covnmt.base.signals import handled_signals
 from covnmt.data.batching import (
     Batch,
     BatchPosition,
@@ -260,16 +260,12 @@ def stop_condition(run: TrainingRun) -> Iterator[StopCondition]:
     """
     stop = StopCondition(run)
 
-    def handle(number: int, frame: FrameType | None) -> None:
+    def handle(number: int) -> None:
         stop.received = number
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    before = {s: signal.signal(s, handle) for s in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with handled_signals(handle):
         yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @dataclass(frozen=True)

@@ -72,11 +72,13 @@ def read_manifest(directory: Path) -> Manifest:
         raise UserError(f"{path}: damaged; {REEXPORT_HINT}") from None
 
 
-def check_digests(directory: Path, manifest: Manifest) -> None:
-    """Raise an error unless all files are there as they were written."""
+def verify_manifest(directory: Path) -> Manifest:
+    """Read onnx.json; raise an error unless all files are there as they were written."""
+    manifest = read_manifest(directory)
     for path in (directory / name for name in {*GRAPH_FILES, *manifest.files}):
         if file_digest(path) != manifest.files.get(path.name):
             raise UserError(f"{path}: damaged; {REEXPORT_HINT}")
+    return manifest
 
 
 @dataclass(frozen=True)

@@ -38,9 +38,8 @@ from covnmt.decoding.onnx.format import (
     SHORTLIST_FILE,
     STEP_FILE,
     OutputLayer,
-    check_digests,
     matrices_for_this_cpu,
-    read_manifest,
+    verify_manifest,
 )
 from covnmt.decoding.onnx.shortlist import Shortlist
 from covnmt.model.directory import ModelDescription, check_model_signature
@@ -85,8 +84,7 @@ class OnnxModel:
     """The two graphs of an exported model, opened; its config.json has been read already."""
 
     def __init__(self, directory: Path, description: ModelDescription, threads: int) -> None:
-        manifest = read_manifest(directory)
-        check_digests(directory, manifest)
+        manifest = verify_manifest(directory)
         check_model_signature(manifest.settings, description, directory / MANIFEST_FILE)
         # kept for as long as the runtime, which does not copy them, may read them
         self.matrices = matrices_for_this_cpu(directory, manifest)
