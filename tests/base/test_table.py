@@ -21,15 +21,5 @@ def test_table_in_the_terminal_shows_text_as_it_is() -> None:
     assert ["[b]all[/b]"] in lines
 
 
-def test_table_as_markdown_has_bold_and_alignment() -> None:
-    assert TABLE.to_markdown().splitlines() == [
-        "| system | BLEU ↑ (paper) |",
-        "| --- | ---: |",
-        "| [red]base[/red] | 12.00 |",
-        "| gru10 | **13.00** |",
-        "| other | 9.00 |",
-    ]
-
-
 def test_markdown_columns_are_left_unless_numeric() -> None:
     assert markdown_table(["a", "b"], [["1", "2"]]) == "| a | b |\n| --- | --- |\n| 1 | 2 |"

@@ -51,7 +51,6 @@ def test_sentences_are_ranges_of_the_tokens_of_a_line() -> None:
     assert line.sentences == [range(4), range(4, 5), range(5, 9)]
     assert line.units_in(line.sentences[2]) == [range(5, 6), range(6, 7), range(7, 8)]
     assert line.units_without(line.sentences[:1]) == line.units_in(line.sentences[2])
-    assert line.other_sentences(line.sentences[1]) == [range(4), range(5, 9)]
 
 
 @pytest.mark.parametrize("model", ["ja-en", "zh-en"])

@@ -60,17 +60,6 @@ class Table:
             table.add_section()
         return table
 
-    def to_markdown(self) -> str:
-        """Return a Markdown table, without title and caption."""
-        head = [column.heading.replace("\n", " ") for column in self.columns]
-        rows = [
-            [f"**{cell}**" if isinstance(cell, Bold) else cell for cell in row]
-            for section in self.sections
-            for row in section
-        ]
-        numeric = [column.numeric for column in self.columns]
-        return markdown_table(head, rows, numeric)
-
 
 def markdown_table(head: Row, rows: Iterable[Row], numeric: Sequence[bool] | None = None) -> str:
     """Format a Markdown table; `numeric` columns are aligned right."""

@@ -87,10 +87,6 @@ class TextUnits:
         removed = set(chain.from_iterable(sentences))
         return [unit for unit in self.units if unit.start not in removed]
 
-    def other_sentences(self, sentence: range) -> list[range]:
-        """Return all sentences but this one."""
-        return [other for other in self.sentences if other != sentence]
-
 
 def _tokens_after(before: str, text: str, codec: Codec) -> list[str]:
     """Tokenize a sentence as it reads after another one.
