@@ -5,7 +5,9 @@ import os
 import signal
 import subprocess
 import sys
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -92,9 +94,13 @@ def test_page_shows_the_run_in_three_ways(done: Path) -> None:
     assert "Not run yet: `baseline-seed2`, `gru10-seed2`" in page
 
 
-def test_time_limit_measures_what_there_is(done: Path, tmp_path: Path) -> None:
+def test_time_limit_measures_what_there_is(
+    done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With packed data in a fresh directory, as on another machine."""
-    limited = plan(tmp_path, "baseline", minutes=0.001)
+    limited = plan(tmp_path, "baseline", minutes=1)
+    clock = count(0, 5)  # five seconds an update: a minute is over before all 22
+    monkeypatch.setattr("covnmt.training.loop.time", SimpleNamespace(monotonic=clock.__next__))
     name, pack = limited.experiment.name, tmp_path / "data.tar.xz"
     pack_prepared_data(plan(done).prepared, name, pack)
     unpack_prepared_data(pack, name, limited.prepared)

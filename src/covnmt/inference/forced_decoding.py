@@ -6,13 +6,15 @@ padding.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from covnmt.base.arrays import FloatArray
 from covnmt.data.padding import PaddedIds, map_in_batches, pad_ids
 from covnmt.decoding.engines import Engine
-from covnmt.metrics.attention_statistics import AttendedPair
 from covnmt.text.codec import Codec
+
+if TYPE_CHECKING:
+    from covnmt.metrics.attention_statistics import AttendedPair
 
 T = TypeVar("T")
 
@@ -63,8 +65,10 @@ class ForcedDecoder:
 
         return map_in_batches(decode_batch, _lengths(pairs), batch_size or BATCH_SIZE)
 
-    def attend_twice(self, pairs: Sequence[IdPair]) -> list[AttendedPair]:
+    def attend_twice(self, pairs: Sequence[IdPair]) -> list["AttendedPair"]:
         """Attend at every step with the coverage and without; end symbols are not included."""
+        # here, as it imports sacreBLEU, without which translating starts faster
+        from covnmt.metrics.attention_statistics import AttendedPair
 
         def attend_batch(indices: list[int]) -> Iterator[AttendedPair]:
             source, target = self._pad([pairs[k] for k in indices])
