@@ -2,12 +2,14 @@
 
 import json
 import shlex
+from pathlib import Path
 
 import pytest
 
 from covnmt.cli.renamed import rename_options
 from tests.conftest import Run
 
+EXISTING = Path(__file__).parents[2] / "docs/results/embedded/summary.json"
 RENAMED = {
     "translate --shards a --out b -m m": "translate --shards a --output-dir b -m m",
     "translate --overlong=split": "translate --long-lines=split",
@@ -24,6 +26,7 @@ UNCHANGED = [
     "evaluate --json a -r b",
     "evaluate a -r b --json",
     "translate --json a",
+    f"rate score --json {EXISTING} a.csv",  # inputs of commands may be JSON files too
     "smt tune m --restarts 3",
     "words align a b",
     "",

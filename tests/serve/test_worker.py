@@ -14,9 +14,10 @@ from typing import Any, cast
 import pytest
 
 from covnmt.base.errors import UserError
+from covnmt.inference.align import Alignment
 from covnmt.inference.model import Model
 from covnmt.serve.request_queue import WorkItem
-from covnmt.serve.work import TranslateWork
+from covnmt.serve.work import AlignWork, TranslateWork, run_batch
 from covnmt.serve.worker_process import (
     ModelProperties,
     WorkerDiedError,
@@ -48,6 +49,18 @@ def test_a_worker_reports_its_model_and_translates(
     assert properties == ModelProperties("fertility", translator.decode, "cpu", plain_text=False)
     expected = [each.text for each in translator.translate(lines)]
     assert texts(worker, lines, translator) == expected
+
+
+def test_a_pair_with_an_empty_side_is_refused_alone(translator: Model) -> None:
+    pairs = [("a", "b"), ("a", " "), ("c", "d")]
+    work = [AlignWork((source, target), tokenized=True) for source, target in pairs]
+    first, empty, last = run_batch(work, translator, None)
+    assert isinstance(empty, UserError)
+    assert "pair" not in str(empty)  # the request numbers its pairs, not the batch
+    for done, pair in ((first, pairs[0]), (last, pairs[2])):
+        [expected] = translator.align([pair], tokenized=True)
+        assert isinstance(done, Alignment)
+        assert done.log_prob == pytest.approx(expected.log_prob, abs=1e-4)
 
 
 def test_a_model_that_cannot_be_opened_raises_its_error(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Old names of options: they still work, with a warning, until the next minor version."""
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from covnmt.base.console import warn
 
@@ -91,7 +92,7 @@ def _rename_json_file(arguments: Sequence[str]) -> Iterator[str]:
         if value == "-":
             _warn_renamed("--json -", "--json")
             yield "--json"
-        elif equals or value.endswith(".json"):
+        elif equals or (value.endswith(".json") and not Path(value).exists()):
             _warn_renamed("--json FILE", "--output FILE")
             yield from ("--output", value)
         else:

@@ -349,7 +349,8 @@ class _Renderer:
         weights = np.where(taken[low - words[0] : high - words[0]], -np.inf, weights)
         if not np.isfinite(weights).any():
             position = span[0] if mark.start <= parent.start else span[1]
-            position = self._gap_position(mark.start) or position
+            gap = self._gap_position(mark.start)
+            position = position if gap is None else gap
             position = min(max(position, span[0]), span[1])
             return (position, position), (low, low)
         begin, end, _ = best_range(weights)

@@ -52,11 +52,11 @@ def synthetic_omissions(
         for kind in ("word", "phrase", "clause"):
             if cut := _cut(kind, row, alpha, target, rng):
                 yield Example(kind, pair[0], cut[1], frozenset(cut[0]), index)
-    space = "" if source.settings.unspaced else " "
+    spaces = ["" if codec.settings.unspaced else " " for codec in (source, target)]
     for index, (first, second) in enumerate(pairwise(pairs)):
         if index % 2:
             continue
-        line, both = first[0] + space + second[0], f"{first[1]} {second[1]}"
+        line, both = map(str.join, spaces, zip(first, second, strict=True))
         units = TextUnits.from_line(line, source)
         start = len(TextUnits.from_line(first[0], source).ids)
         if not any(sentence.start == start for sentence in units.sentences):

@@ -158,13 +158,19 @@ class TranslationService:
     async def finish(
         self, request: Request, timeout: float | None, results: Coroutine[Any, Any, T]
     ) -> T:
-        """Wait for results; they are cancelled when time is up or the client disconnected."""
+        """Wait for results; they are cancelled when time is up or the client disconnected.
+
+        What a request waits for one after the other shares its time.
+        """
         seconds = self.time_limit(timeout)
+        deadline = request.scope.setdefault("covnmt_deadline", time.monotonic() + seconds)
         work = asyncio.ensure_future(results)
         disconnected = asyncio.ensure_future(_disconnected(request))
         try:
             await asyncio.wait(
-                {work, disconnected}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+                {work, disconnected},
+                timeout=max(0.0, deadline - time.monotonic()),
+                return_when=asyncio.FIRST_COMPLETED,
             )
             if work.done():
                 return work.result()

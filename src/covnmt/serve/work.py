@@ -12,7 +12,7 @@ from typing import Generic, Self, TypeVar
 
 from covnmt.base.config import DecodeConfig
 from covnmt.base.errors import UserError
-from covnmt.inference.align import Alignment
+from covnmt.inference.align import Alignment, EmptySideError
 from covnmt.inference.model import Model, OverlongTextError
 from covnmt.inference.omissions import MAX_TOKENS, OmissionReport, SkippedPair
 from covnmt.inference.translate import Translation
@@ -165,25 +165,30 @@ def _short_pairs(
 def run_batch(
     batch: Sequence[Work[R]], model: Model, on_partial: ProgressCallback | None
 ) -> list[R | UserError]:
-    """Run work that shares a key; return results, and errors for texts that are too long."""
-    run = type(batch[0]).run
-    try:
-        return list(run(batch, model, on_partial))
-    except OverlongTextError as error:
-        overlong, limit = error.texts, error.limit
-    answers: dict[int, R | UserError] = {
-        k: UserError(too_long_message(text, f"{tokens:,} tokens", limit))
-        for k, (text, tokens) in overlong.items()
-    }
-    accepted = [k for k in range(len(batch)) if k not in overlong]
+    """Run work that shares a key; return results, and errors for texts that are refused."""
+    answers: dict[int, R | UserError] = {}
+    accepted = list(range(len(batch)))
 
     def on_accepted(position: int, text: str) -> None:
         if on_partial:
             on_partial(accepted[position], text)
 
-    if accepted:
-        results = run([batch[k] for k in accepted], model, on_partial and on_accepted)
-        answers |= zip(accepted, results, strict=True)
+    while accepted:
+        try:
+            results = type(batch[0]).run(
+                [batch[k] for k in accepted], model, on_partial and on_accepted
+            )
+            answers |= zip(accepted, results, strict=True)
+            break
+        except OverlongTextError as error:
+            refused = {
+                accepted[k]: UserError(too_long_message(text, f"{tokens:,} tokens", error.limit))
+                for k, (text, tokens) in error.texts.items()
+            }
+        except EmptySideError as error:
+            refused = {accepted[error.index]: UserError(error.reason)}
+        answers |= refused
+        accepted = [k for k in accepted if k not in refused]
     return [answers[k] for k in range(len(batch))]
 
 
