@@ -15,12 +15,11 @@ from functools import cached_property
 from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
-from covnmt.base.arrays import DoubleArray, FloatArray, IntArray
+from covnmt.base.arrays import ARRAY_FILE_ERRORS, DoubleArray, FloatArray, IntArray
 from covnmt.base.console import track
 from covnmt.base.errors import UserError
 from covnmt.base.files import read_bytes, write_bytes
@@ -173,7 +172,7 @@ class Lexicon:
             with np.load(BytesIO(read_bytes(path)), allow_pickle=False) as file:
                 source, target = (LexiconSide.from_arrays(file, side) for side in SIDES)
                 return cls(source, target, *(file[name] for name in PAIR_ARRAYS))
-        except (ValueError, KeyError, OSError, BadZipFile) as error:
+        except ARRAY_FILE_ERRORS as error:
             raise UserError(
                 f"{path}: damaged ({error}); restore it from a copy, or make it again with "
                 "`covnmt calibrate`"
