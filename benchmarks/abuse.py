@@ -480,15 +480,19 @@ def is_closed(connection: socket.socket) -> bool:
         return True
 
 
+def long_requests(port: int) -> list[Callable[[], Answer]]:
+    """Return two requests: one keeps the workers busy for minutes, the other for seconds."""
+    client = Client(port)
+    return [
+        lambda: client.ask("/v1/translate", work_for_minutes()),
+        lambda: client.translate("あ" * 190),
+    ]
+
+
 def stop_under_load(stage: Stage) -> Iterator[Finding]:
     """M1, M2: SIGTERM while there is work for minutes."""
     with stage.start_with_first_model() as server:
-        client = Client(server.port)
-        calls = [
-            lambda: client.ask("/v1/translate", work_for_minutes()),
-            lambda: client.translate("あ" * 190),
-        ]
-        with in_background(*calls) as asked:
+        with in_background(*long_requests(server.port)) as asked:
             time.sleep(2)
             started = time.monotonic()
             server.signal(signal.SIGTERM)
@@ -517,24 +521,18 @@ def stop_when_idle(stage: Stage) -> Iterator[Finding]:
 
 def kill_the_server(stage: Stage) -> Iterator[Finding]:
     """M2: kill -9 of the server while its workers are busy."""
-    with stage.start_with_first_model() as server:
-        client = Client(server.port)
-        calls = [
-            lambda: client.ask("/v1/translate", work_for_minutes()),
-            lambda: client.translate("あ" * 190),
-        ]
-        with in_background(*calls):
-            time.sleep(2)
-            family = process_tree(server.pid)
-            server.signal(signal.SIGKILL)
-            server.exit_status(10)
-            started = time.monotonic()
-            while (left := set(filter(is_running, family))) and time.monotonic() < started + 40:
-                time.sleep(0.1)
-            yield at_most("workers ended after", time.monotonic() - started, 10)
-            for pid in left:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+    with stage.start_with_first_model() as server, in_background(*long_requests(server.port)):
+        time.sleep(2)
+        family = process_tree(server.pid)
+        server.signal(signal.SIGKILL)
+        server.exit_status(10)
+        started = time.monotonic()
+        while (left := set(filter(is_running, family))) and time.monotonic() < started + 40:
+            time.sleep(0.1)
+        yield at_most("workers ended after", time.monotonic() - started, 10)
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def large_answer(stage: Stage) -> Iterator[Finding]:

@@ -19,10 +19,10 @@ from covnmt.base.config import Config
 from covnmt.base.files import read_lines
 from covnmt.cli import app as main
 from covnmt.data.prepare import prepare_corpus
-from covnmt.data.settings import PrepareSettings
+from covnmt.data.settings import SPLIT_NAMES, PrepareSettings
 from covnmt.data.synthetic import SyntheticSettings, write_synthetic_corpus
 from covnmt.inference.model import Model
-from covnmt.text.tokenize import TokenizerSettings
+from covnmt.text.tokenize import WHITESPACE_SETTINGS
 from covnmt.training.loop import train
 
 # A shell has what it starts in the background ignore Ctrl-C; tests send it to their processes.
@@ -101,25 +101,19 @@ def lines(source: Path) -> list[str]:
 def tiny_corpus(tiny_text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The text, prepared."""
     directory = tmp_path_factory.mktemp("corpus")
-    pairs = {
-        part: (tiny_text / f"{part}.src", tiny_text / f"{part}.tgt")
-        for part in ("train", "dev", "test")
-    }
-    words = TokenizerSettings(kind="whitespace")
-    prepare_corpus(
-        PrepareSettings(
-            source=words,
-            target=words,
-            train=(pairs["train"],),
-            dev=pairs["dev"],
-            test=pairs["test"],
-            # small enough that the rarest words are unknown
-            source_size=22,
-            target_size=32,
-        ),
-        directory,
-    )
+    # small enough that the rarest words are unknown
+    prepare_synthetic_text(tiny_text, directory, source_size=22, target_size=32)
     return directory
+
+
+def prepare_synthetic_text(text: Path, directory: Path, **sizes: int) -> None:
+    """Prepare the words of what `write_synthetic_corpus` wrote."""
+    train, dev, test = ((text / f"{name}.src", text / f"{name}.tgt") for name in SPLIT_NAMES)
+    words = WHITESPACE_SETTINGS
+    settings = PrepareSettings(
+        source=words, target=words, train=(train,), dev=dev, test=test, **sizes
+    )
+    prepare_corpus(settings, directory)
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,6 @@
 """Forced decoding, compared with stepping the model through each target one token at a time."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import chain, islice
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from covnmt.model.seq2seq import Seq2Seq
 from covnmt.text.codec import Codec
 from covnmt.text.tokenize import TokenizerSettings, build_tokenizer
 from covnmt.text.vocabulary import Vocabulary, train_sentencepiece
+from tests.inference.translations import Endless
 
 Pair = tuple[str, str]
 Make = Callable[[CoverageConfig], Model]
@@ -131,16 +132,9 @@ def test_only_one_window_of_pairs_is_read_ahead(
     make: Make, pairs: list[Pair], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(align_module, "WINDOW_PAIRS", 6)
-    read = 0
-
-    def many() -> Iterator[Pair]:
-        nonlocal read
-        for number in range(200):
-            read += 1
-            yield pairs[number % 5]
-
-    found = list(islice(make(PAPER_SYSTEMS["baseline"]).align_stream(many()), 8))
-    assert read == 12
+    many = Endless(pairs[:5])
+    found = list(islice(make(PAPER_SYSTEMS["baseline"]).align_stream(many), 8))
+    assert many.read == 12
     assert found[7].source_tokens == tuple(pairs[2][0].split())
 
 

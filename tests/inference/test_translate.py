@@ -2,7 +2,6 @@
 
 import json
 import tracemalloc
-from collections.abc import Iterator
 from itertools import islice, product
 from pathlib import Path
 from typing import Literal
@@ -28,7 +27,7 @@ from covnmt.inference.translate import (
     split_tokens,
 )
 from covnmt.text.vocabulary import UNK_ID
-from tests.inference.translations import assert_same, change, texts
+from tests.inference.translations import Endless, assert_same, change, texts
 
 # tokens, limit, segments
 SPLITS = [
@@ -235,16 +234,9 @@ def test_only_one_window_of_lines_is_read_ahead(
     translator: Model, lines: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(model_module, "WINDOW_BATCHES", 2)
-    read = 0
-
-    def many() -> Iterator[str]:
-        nonlocal read
-        for number in range(200):
-            read += 1
-            yield lines[number % 4]
-
-    found = list(islice(translator.translate_stream(many(), change(translator, batch_size=3)), 13))
-    assert read == 18
+    many = Endless(lines[:4])
+    found = list(islice(translator.translate_stream(many, change(translator, batch_size=3)), 13))
+    assert many.read == 18
     assert [t.source for t in found] == [lines[number % 4] for number in range(13)]
 
 

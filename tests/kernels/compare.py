@@ -5,8 +5,10 @@ reference in the same precision, plus a floor of a few roundings: where the refe
 hit the truth, twice nothing would be nothing.
 """
 
+import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 import pytest
 import torch
@@ -21,6 +23,7 @@ FLOOR = {torch.float32: 32 * 2.0**-24, torch.bfloat16: 2.0**-8}
 
 Results = dict[str, Tensor]
 Run = Callable[[torch.dtype], Results]
+M = TypeVar("M", bound=nn.Module)
 
 
 @contextmanager
@@ -33,6 +36,15 @@ def precision(dtype: torch.dtype) -> Iterator[None]:
 def storage(dtype: torch.dtype) -> torch.dtype:
     """The type of weights and inputs."""
     return torch.float32 if dtype == torch.bfloat16 else dtype
+
+
+def copy_on_device(module: M, dtype: torch.dtype) -> M:
+    return copy.deepcopy(module).to(DEVICE, storage(dtype))
+
+
+def new_leaf(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """A copy on the device that gets a gradient."""
+    return x.to(DEVICE, storage(dtype), copy=True).requires_grad_()
 
 
 def random_weights(module: nn.Module, std: float = 0.4) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 import torch
 
 from covnmt.data.corpus import Corpus
@@ -118,3 +119,17 @@ def check(case: Case, message: str, before: dict[Path, str], desk: Path) -> None
     after = contents(desk)
     assert before.items() <= after.items(), "something was lost"
     assert not [path for path in after if path.suffix == ".tmp"]
+
+
+def bad_input_tests(cases: dict[str, Case]) -> tuple[Callable[..., None], Callable[..., None]]:
+    """Return a test of all cases, and one that runs some again in processes of their own."""
+
+    @pytest.mark.parametrize("name", cases)
+    def in_this_process(name: str, refused: Refused) -> None:
+        refused(cases[name])
+
+    @pytest.mark.parametrize("name", [name for name, case in cases.items() if case.alone])
+    def in_a_process(name: str, refused_in_a_process: Refused) -> None:
+        refused_in_a_process(cases[name])
+
+    return in_this_process, in_a_process

@@ -1,8 +1,6 @@
 """Bad input to the commands that evaluate translations: errors name it, and nothing is lost."""
 
-import pytest
-
-from .bad_input import Case, Refused, put
+from .bad_input import Case, bad_input_tests, put
 
 CASES = {
     # compare
@@ -19,7 +17,7 @@ CASES = {
     "a report below a file": Case("report t/new a=t -r t -s s", ("t/new/index.html: ",)),
     # plot
     "heat maps without attention": Case(
-        "plot heat-maps new.svg a=s", ("s, line 1: ", "translate --json")
+        "plot heat-maps new.svg a=s", ("s, line 1: ", "translate --json"), alone=True
     ),
     "a heat map of an empty line": Case(
         "plot heat-maps new.svg a=empty.jsonl",
@@ -35,7 +33,4 @@ CASES = {
     ),
 }
 
-
-@pytest.mark.parametrize("name", CASES)
-def test_bad_input(name: str, refused: Refused) -> None:
-    refused(CASES[name])
+test_bad_input, test_bad_input_in_a_process = bad_input_tests(CASES)

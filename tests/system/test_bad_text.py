@@ -2,9 +2,7 @@
 
 import os
 
-import pytest
-
-from .bad_input import CUT_OFF, Case, Refused, put
+from .bad_input import CUT_OFF, Case, bad_input_tests, put
 
 PREPARE = "prepare new --train"
 
@@ -114,12 +112,4 @@ CASES = {
     ),
 }
 
-
-@pytest.mark.parametrize("name", CASES)
-def test_bad_input(name: str, refused: Refused) -> None:
-    refused(CASES[name])
-
-
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.alone])
-def test_bad_input_in_a_process(name: str, refused_in_a_process: Refused) -> None:
-    refused_in_a_process(CASES[name])
+test_bad_input, test_bad_input_in_a_process = bad_input_tests(CASES)

@@ -1,11 +1,9 @@
 """Bad recipes, data and runs: exit code 2, a message that names the place, nothing overwritten."""
 
-import pytest
-
 from .bad_input import (
     Case,
-    Refused,
     backwards,
+    bad_input_tests,
     change,
     data_without_dev,
     exported_model,
@@ -152,12 +150,4 @@ CASES = {
     "export into a run": Case("export model -o model", ("model: ", "choose another directory")),
 }
 
-
-@pytest.mark.parametrize("name", CASES)
-def test_bad_input(name: str, refused: Refused) -> None:
-    refused(CASES[name])
-
-
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.alone])
-def test_bad_input_in_a_process(name: str, refused_in_a_process: Refused) -> None:
-    refused_in_a_process(CASES[name])
+test_bad_input, test_bad_input_in_a_process = bad_input_tests(CASES)

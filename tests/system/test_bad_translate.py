@@ -1,12 +1,10 @@
 """Bad models, and bad input to them: what is said, and that nothing is lost."""
 
-import pytest
-
 from .bad_input import (
     CUT_OFF,
     Case,
-    Refused,
     backwards,
+    bad_input_tests,
     change,
     half,
     other_vocabulary,
@@ -218,12 +216,4 @@ CASES = {
     "info about a directory that is no model": Case("info data", ("data: not a model directory",)),
 }
 
-
-@pytest.mark.parametrize("name", CASES)
-def test_bad_input(name: str, refused: Refused) -> None:
-    refused(CASES[name])
-
-
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.alone])
-def test_bad_input_in_a_process(name: str, refused_in_a_process: Refused) -> None:
-    refused_in_a_process(CASES[name])
+test_bad_input, test_bad_input_in_a_process = bad_input_tests(CASES)

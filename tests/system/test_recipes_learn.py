@@ -7,17 +7,14 @@ words that become two) and models of some 72,000 parameters, so that each takes 
 from pathlib import Path
 
 import pytest
-import torch
 
 from covnmt.base.config import PAPER_SYSTEMS, Config
 from covnmt.base.files import read_lines
-from covnmt.data.prepare import prepare_corpus
-from covnmt.data.settings import PrepareSettings
 from covnmt.data.synthetic import SyntheticSettings, write_synthetic_corpus
 from covnmt.inference.model import Model
 from covnmt.metrics.bleu import paper_bleu
-from covnmt.text.tokenize import TokenizerSettings
-from covnmt.training.loop import train
+from tests.conftest import prepare_synthetic_text
+from tests.training.runs import changed, train_changed
 
 EASY = SyntheticSettings(
     nouns=8,
@@ -45,50 +42,31 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def data(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def config(text: Path, tiny_config: Config, tmp_path_factory: pytest.TempPathFactory) -> Config:
     directory = tmp_path_factory.mktemp("data")
-    words = TokenizerSettings(kind="whitespace")
-    pairs = {part: (text / f"{part}.src", text / f"{part}.tgt") for part in ("train", "dev")}
-    settings = PrepareSettings(
-        source=words, target=words, train=(pairs["train"],), dev=pairs["dev"]
-    )
-    prepare_corpus(settings, directory)
-    return directory
-
-
-def settings(system: str, data: Path) -> Config:
-    return Config.model_validate(
-        {
-            "data": {"directory": data, "batching": "tokens", "batch_tokens": 600},
-            "model": {
-                "embedding": 32,
-                "hidden": 48,
-                "rank": 32,
-                "init": "modern",
-                "coverage": PAPER_SYSTEMS[system],
-            },
-            "train": {
-                "updates": UPDATES,
-                "optimizer": "adamw",
-                "learning_rate": 0.01,
-                "schedule": "cosine",
-                "warmup": 20,
-                "loss": "token_mean",
-                "validate_every": UPDATES,
-                "validate_beam": 1,
-                "checkpoint_every": UPDATES,
-            },
-        }
+    prepare_synthetic_text(text, directory)
+    return changed(
+        tiny_config,
+        data__directory=directory,
+        data__batch_tokens=600,
+        model__embedding=32,
+        model__hidden=48,
+        model__rank=32,
+        train__updates=UPDATES,
+        train__learning_rate=0.01,
+        train__schedule="cosine",
+        train__warmup=20,
+        train__validate_every=UPDATES,
+        train__checkpoint_every=UPDATES,
+        decode__beam=2,
     )
 
 
 @pytest.mark.parametrize("system", PAPER_SYSTEMS)
-def test_system_learns(system: str, text: Path, data: Path, tmp_path: Path) -> None:
-    train(settings(system, data), tmp_path / "run", torch.device("cpu"))
+def test_system_learns(system: str, text: Path, config: Config, tmp_path: Path) -> None:
+    train_changed(config, tmp_path / "run", model__coverage=PAPER_SYSTEMS[system])
     translator = Model.load(tmp_path / "run", device="cpu")
-    outputs = translator.translate(
-        read_lines(text / "test.src"), translator.decode.model_copy(update={"beam": 2})
-    )
+    outputs = translator.translate(read_lines(text / "test.src"))
     references = list(read_lines(text / "test.tgt"))
     score = paper_bleu([output.text for output in outputs], [references]).value
     print(f"{system}: BLEU {score:.1f}")

@@ -74,9 +74,15 @@ def recipe(
 def whole(recipe: Path, run_cli: RunCli) -> Path:
     """An uninterrupted run."""
     directory = recipe.parent / "whole"
-    done = run_cli(*command(recipe, directory))
-    assert done.returncode == 0, done.stderr
+    finish(run_cli, recipe, directory)
     return directory
+
+
+def finish(run_cli: RunCli, recipe: Path, run: Path, *overrides: str) -> str:
+    """Train to the end; returns stderr."""
+    done = run_cli(*command(recipe, run, *overrides))
+    assert done.returncode == 0, done.stderr
+    return done.stderr
 
 
 def write_recipe(directory: Path, data: Path, batching: str) -> Path:
@@ -175,9 +181,7 @@ def test_killed_run_resumes_bit_identically(
     code, _ = interrupt(command(recipe, run), signal.SIGKILL, saved(run, 3))
     assert code == -signal.SIGKILL
     assert reached + 2 * SAVE_EVERY <= update_of(run) < UPDATES
-    done = run_cli(*command(recipe, run))
-    assert done.returncode == 0, done.stderr
-    assert f"made {UPDATES} updates" in done.stderr
+    assert f"made {UPDATES} updates" in finish(run_cli, recipe, run)
     assert_same(whole, run)
     assert_complete_log(run)
     assert not list(run.rglob(".*"))
@@ -202,8 +206,7 @@ def test_run_directory_is_locked_while_training(
             assert "Traceback" not in failed.stderr
         assert {path: path.read_bytes() for path in run.iterdir()} == before
         assert run_cli("translate", tiny_text / "dev.src", "--model", run).returncode == 0
-    done = run_cli(*command(recipe, run, "train.updates=1"))
-    assert done.returncode == 0, done.stderr
+    finish(run_cli, recipe, run, "train.updates=1")
     assert not list(run.rglob(".*"))
 
 
@@ -219,7 +222,7 @@ def test_run_stopped_by_signals_resumes_bit_identically(
         assert "resume" in errors
         assert "Traceback" not in errors
     assert 2 * SAVE_EVERY <= update_of(run) < UPDATES
-    assert run_cli(*command(recipe, run)).returncode == 0
+    finish(run_cli, recipe, run)
     assert_same(whole, run)
     assert_complete_log(run)
 
@@ -244,7 +247,7 @@ def test_run_resumes_after_a_full_disk(
     assert "cannot be written (File too large); the previous content is unchanged" in failed.stderr
     assert (run / LAST_CHECKPOINT).read_bytes() == before
     assert not list(run.rglob(".*"))
-    assert run_cli(*command(recipe, run)).returncode == 0
+    finish(run_cli, recipe, run)
     assert_same(whole, run)
 
 

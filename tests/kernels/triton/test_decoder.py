@@ -13,17 +13,8 @@ from covnmt.kernels.tensors import DecoderSteps
 from covnmt.kernels.triton import attention as triton_attention
 from covnmt.kernels.triton import gru as triton_gru
 from covnmt.model.decoder import Decoder
-from tests.kernels.compare import (
-    DEVICE,
-    ON_GPU,
-    Results,
-    check_against_reference,
-    gather,
-    precision,
-    ragged_mask,
-    random_weights,
-    storage,
-)
+from tests.kernels import compare
+from tests.kernels.compare import DEVICE, ON_GPU, Results, check_against_reference
 
 
 class Shape(NamedTuple):
@@ -72,24 +63,21 @@ GPU_CASES = [
 
 
 class Case(NamedTuple):
-    """A decoder's settings with inputs for it, all drawn from one seed."""
+    """A decoder with inputs for it, all drawn from one seed."""
 
-    config: ModelConfig
-    weights: dict[str, Tensor]
+    decoder: Decoder
     h: Tensor
     y: Tensor
     mask: Tensor
     upstream: tuple[Tensor | None, ...]  # gradients of t, s and alpha; None for no gradient
 
     def run(self, dtype: torch.dtype) -> Results:
-        decoder = Decoder(self.config).to(DEVICE, storage(dtype))
-        decoder.load_state_dict(self.weights)
-        h = self.h.to(DEVICE, storage(dtype), copy=True).requires_grad_()
-        y = self.y.to(DEVICE, storage(dtype), copy=True).requires_grad_()
-        with precision(dtype):
+        decoder = compare.copy_on_device(self.decoder, dtype)
+        h, y = compare.new_leaf(self.h, dtype), compare.new_leaf(self.y, dtype)
+        with compare.precision(dtype):
             steps = decoder.decode_teacher_forced(decoder.encode_source(h, self.mask.to(DEVICE)), y)
         self.loss(steps).backward()
-        return gather(steps._asdict(), decoder, {"h": h, "y": y})
+        return compare.gather(steps._asdict(), decoder, {"h": h, "y": y})
 
     def loss(self, steps: DecoderSteps) -> Tensor:
         pairs = zip(steps[:3], self.upstream, strict=True)
@@ -105,12 +93,12 @@ def make_case(
     # only the maxout of the readout needs an even n
     config = ModelConfig.model_validate(settings).model_copy(update={"hidden": n})
     decoder = Decoder(config)
-    random_weights(decoder, std=min(0.4, n**-0.5))
+    compare.random_weights(decoder, std=min(0.4, n**-0.5))
     y = torch.randn(B, I, 4)
     y[:, 0] = 0
     upstream = (torch.randn(B, I, n), torch.randn(B, I, 2 * n), torch.randn(B, I, J))
     h = torch.randn(B, J, 2 * n)
-    return Case(config, decoder.state_dict(), h, y, ragged_mask(B, J), upstream)
+    return Case(decoder, h, y, compare.ragged_mask(B, J), upstream)
 
 
 @pytest.mark.parametrize(("order", "cell"), VARIANTS)
@@ -196,9 +184,8 @@ def test_decoder_kernels_equal_reference_on_gpu(
 def test_decoder_kernels_run_in_a_cuda_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COVNMT_OPS", "triton")
     case = make_case(COVERAGES["gru10"], Shape(7, 17, 7, 64))
-    decoder = Decoder(case.config).to(DEVICE)
-    decoder.load_state_dict(case.weights)
-    h, y = case.h.to(DEVICE).requires_grad_(), case.y.to(DEVICE).requires_grad_()
+    decoder = compare.copy_on_device(case.decoder, torch.float32)
+    h, y = (compare.new_leaf(x, torch.float32) for x in (case.h, case.y))
     mask = case.mask.to(DEVICE)
     upstream = [g.to(DEVICE) for g in case.upstream if g is not None]
 

@@ -9,17 +9,8 @@ pytest.importorskip("triton", reason="the fast path needs Triton")
 
 from covnmt.base.config import CellKind
 from covnmt.model.encoder import Encoder
-from tests.kernels.compare import (
-    DEVICE,
-    ON_GPU,
-    Results,
-    check_against_reference,
-    gather,
-    precision,
-    ragged_mask,
-    random_weights,
-    storage,
-)
+from tests.kernels import compare
+from tests.kernels.compare import DEVICE, ON_GPU, Results, check_against_reference
 
 
 class Shape(NamedTuple):
@@ -43,18 +34,16 @@ def test_encoder_kernels_equal_reference(
     torch.manual_seed(shape.B + shape.J + shape.n)
     B, J, n = shape
     encoder = Encoder(3, n, cell, dropout=0.0)
-    random_weights(encoder, std=min(0.4, n**-0.5))
-    weights = encoder.state_dict()
+    compare.random_weights(encoder, std=min(0.4, n**-0.5))
     x, weight = torch.randn(B, J, 3), torch.randn(B, J, 2 * n)
-    mask = ragged_mask(B, J)
+    mask = compare.ragged_mask(B, J)
 
     def run(dtype: torch.dtype) -> Results:
-        module = Encoder(3, n, cell, dropout=0.0).to(DEVICE, storage(dtype))
-        module.load_state_dict(weights)
-        embedded = x.to(DEVICE, storage(dtype), copy=True).requires_grad_()
-        with precision(dtype):
+        module = compare.copy_on_device(encoder, dtype)
+        embedded = compare.new_leaf(x, dtype)
+        with compare.precision(dtype):
             h = module(embedded, mask.to(DEVICE))
         (h * weight.to(h)).sum().backward()
-        return gather({"h": h}, module, {"x": embedded})
+        return compare.gather({"h": h}, module, {"x": embedded})
 
     check_against_reference(run, dtype, monkeypatch)

@@ -10,15 +10,8 @@ pytest.importorskip("triton", reason="the fast path needs Triton")
 
 from covnmt.kernels.dispatch import select_kernels
 from covnmt.kernels.triton import loss as triton_loss
-from tests.kernels.compare import (
-    DEVICE,
-    ON_GPU,
-    Results,
-    check_against_reference,
-    gather,
-    precision,
-    storage,
-)
+from tests.kernels import compare
+from tests.kernels.compare import DEVICE, ON_GPU, Results, check_against_reference
 
 
 class Shape(NamedTuple):
@@ -49,15 +42,13 @@ def test_loss_kernel_equals_reference(
         monkeypatch.setattr(triton_loss, "BLOCK", 32)
 
     def run(dtype: torch.dtype) -> Results:
-        layer = nn.Linear(q, V).to(DEVICE, storage(dtype))
-        layer.load_state_dict(output.state_dict())
-        x = features.to(DEVICE, storage(dtype), copy=True).requires_grad_()
-        with precision(dtype):
+        layer, x = compare.copy_on_device(output, dtype), compare.new_leaf(features, dtype)
+        with compare.precision(dtype):
             loss, nll = select_kernels(DEVICE).cross_entropy(
                 x, layer.weight, layer.bias, target.to(DEVICE), mask.to(DEVICE), smoothing
             )
         (0.5 * loss).backward()
-        return gather({"loss": loss, "nll": nll}, layer, {"features": x})
+        return compare.gather({"loss": loss, "nll": nll}, layer, {"features": x})
 
     check_against_reference(run, dtype, monkeypatch)
 
@@ -86,7 +77,7 @@ def test_padded_products_equal_plain_products(
     results = {}
     for choice in ("reference", "triton"):
         monkeypatch.setenv("COVNMT_OPS", choice)
-        with precision(torch.bfloat16):
+        with compare.precision(torch.bfloat16):
             y = select_kernels(DEVICE).linear(x, layer.weight, layer.bias)
         assert y.shape == (2, 3, outer)
         gradients = torch.autograd.grad(y.float().square().sum(), (x, *layer.parameters()))
