@@ -29,6 +29,8 @@ from harness import argument_parser, argument_values, save
 from numpy.typing import NDArray
 
 from covnmt.base.files import read_parallel_lines, write_bytes
+from covnmt.data.lexicon import Lexicon
+from covnmt.inference.calibration import Calibration
 from covnmt.inference.model import Model
 from covnmt.inference.omission_features import Decoded, Pair
 from covnmt.inference.omissions import (
@@ -41,6 +43,7 @@ from covnmt.inference.omissions import (
 from covnmt.inference.synthetic_omissions import KINDS, synthetic_omissions
 from covnmt.inference.text_units import TextUnits, token_text
 from covnmt.metrics.bootstrap import confidence_interval, resample_counts
+from covnmt.model.directory import LEXICON_FILE, find_model
 from covnmt.text.codec import Codec
 
 SAMPLES = 300  # of the bootstrap
@@ -130,9 +133,12 @@ def cut_pairs(
 class CachingChecker(OmissionChecker):
     """Keeps what forced decoding says in a file."""
 
-    def __init__(self, model: Model, cache: Path) -> None:
-        plain = model.checker
-        super().__init__(plain.decoder, plain.lexicon, plain.calibration)
+    def __init__(self, model: Model, cache: Path, directory: Path) -> None:
+        super().__init__(
+            model.forced_decoder,
+            Lexicon.load(directory / LEXICON_FILE),
+            Calibration.load(directory),
+        )
         self.path, self.entries = cache, dict[str, NDArray[Any]]()
         if cache.exists():
             with np.load(cache) as file:
@@ -419,13 +425,8 @@ def main() -> None:
     parser.add_argument("--name", default="omissions", help="of the result file")
     options = parser.parse_args()
     model = Model.load(options.model, device="cpu", threads=1)
-    checker = CachingChecker(model, options.cache)
-    if options.calibration:
-        model.directory = options.calibration
-        del model.checker
-        model_checker = model.checker
-        checker.lexicon = model_checker.lexicon
-        checker.calibration, checker.ratio = model_checker.calibration, model_checker.ratio
+    directory = options.calibration or find_model(options.model)
+    checker = CachingChecker(model, options.cache, directory)
     items = list(read_items(options, model))
     fits = [
         item

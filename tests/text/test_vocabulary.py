@@ -76,7 +76,7 @@ def test_decode_stops_at_the_end_symbol() -> None:
 def test_save_and_load(tmp_path_factory: pytest.TempPathFactory, listed: list[str]) -> None:
     path = tmp_path_factory.mktemp("vocab") / "source.vocab"
     Vocabulary(tuple(listed)).save(path)
-    assert Vocabulary.load(path).tokens == tuple(listed)
+    assert Vocabulary.parse(path.read_bytes(), path).tokens == tuple(listed)
 
 
 @pytest.mark.parametrize(("content", "message"), DAMAGED)
@@ -86,7 +86,7 @@ def test_damaged_vocabularies_are_an_error_with_the_line(
     path = tmp_path / "source.vocab"
     path.write_bytes(content)
     with pytest.raises(UserError, match=re.escape(str(path)) + ".*" + re.escape(message)):
-        Vocabulary.load(path)
+        Vocabulary.parse(content, path)
 
 
 def test_a_reservoir_sample_has_all_of_a_short_stream_and_is_bounded() -> None:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from covnmt.base.errors import UserError
-from covnmt.base.files import read_json
+from covnmt.base.files import parse_json, read_bytes, read_json
 
 LONGEST_SHOWN_VALUES = 60  # characters of a changed setting's two values in a message
 
@@ -309,9 +309,14 @@ def read_settings(
     path: Path, kind: type[AnySettings], remedy: str = "make it again"
 ) -> AnySettings:
     """Read settings from JSON; an error names file, key and remedy."""
-    content = read_json(path, remedy)
+    return parse_settings(read_bytes(path, remedy), path, kind, remedy)
+
+
+def parse_settings(content: bytes, path: Path, kind: type[AnySettings], remedy: str) -> AnySettings:
+    """Read settings from the content of a JSON file."""
+    tree = parse_json(content, path)
     try:
-        return validate_settings(kind, content, lambda location: f"{path}: damaged: ")
+        return validate_settings(kind, tree, lambda location: f"{path}: damaged: ")
     except UserError as error:
         raise UserError(f"{error}; {remedy}") from None
 

@@ -411,8 +411,13 @@ def write_json(path: Path, value: Any) -> None:
 
 def read_json(path: Path, remedy: str = "") -> Any:
     """Read JSON; an error names the file."""
+    return parse_json(read_bytes(path, remedy), path)
+
+
+def parse_json(content: bytes, path: Path) -> Any:
+    """Parse JSON that was read from this file."""
     try:
-        return json.loads(read_bytes(path, remedy).decode())
+        return json.loads(content.decode())
     except PARSE_ERRORS as error:
         raise UserError(
             f"{path}: not valid JSON ({error}); restore it from a copy, or make it again"

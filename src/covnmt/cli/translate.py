@@ -105,7 +105,6 @@ def translate(
     decode: DecodeOptions = {},  # noqa: B006 (always replaced)
 ) -> None:
     """Translate a text, a file, a pipe or typed lines. Order and empty lines are kept."""
-    from covnmt.inference.calibration import domain_monitor
     from covnmt.inference.model import ModelLoader
     from covnmt.inference.parallel import (
         TranslationJob,
@@ -141,7 +140,7 @@ def translate(
     if ray:
         raise UserError("--ray needs --shards and --output-dir")
     done = translate_input(job, source, workers)
-    if monitor := domain_monitor(loader.directories[0]):
+    if monitor := loader.domain_monitor():
         done = monitor.watch(done)
     if is_file_path(source) and output_is_file(out):  # a pipe may pause for days
         done = track(done, None, "translating")
@@ -245,7 +244,6 @@ def check(
     The model must be calibrated, as the bundled ones are: see `covnmt calibrate`.
     """
     from covnmt.evaluation.omission_page import write_omission_page
-    from covnmt.inference.calibration import domain_monitor
     from covnmt.inference.check_files import CheckInput, SavedReports
     from covnmt.inference.check_output import CheckSummary, format_pairs, notes
     from covnmt.inference.model import ModelLoader
@@ -258,7 +256,7 @@ def check(
     if annotated and pairs.format in (None, "tsv"):
         raise UserError("--annotated copies a PO, TMX or XLIFF file: text has no place for notes")
     total, unfinished = pairs.counts or (None, 0)
-    summary = CheckSummary(domain_monitor(loader.directories[0]), str(pairs), unfinished=unfinished)
+    summary = CheckSummary(loader.domain_monitor(), str(pairs), unfinished=unfinished)
     settings = {"min": min_probability, "words": words, "max": max_tokens}
     to_check = partial(
         check_pairs, loader, min_probability=min_probability, words=words, max_tokens=max_tokens

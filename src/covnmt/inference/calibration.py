@@ -16,7 +16,7 @@ from covnmt.base.arrays import DoubleArray
 from covnmt.base.config import Settings, read_settings
 from covnmt.base.errors import UserError
 from covnmt.base.files import file_digest, write_json
-from covnmt.inference.domain import DomainMonitor, DomainStatistics
+from covnmt.inference.domain import DomainStatistics
 from covnmt.model.directory import CALIBRATION_FILE, LEXICON_FILE
 
 REMEDY = "restore it from a copy, or make it again with `covnmt calibrate`"
@@ -128,11 +128,3 @@ class Calibration(Settings):
         changed = self.model_copy(update={"lexicon": digest})
         tree = changed.model_dump(mode="json") | {"checksum": changed.content_digest()}
         write_json(directory / CALIBRATION_FILE, tree)
-
-
-def domain_monitor(directory: Path, where: str = "", unit: str = "line") -> DomainMonitor | None:
-    """Return what counts unusual lines, if the model directory says what is usual."""
-    calibration = Calibration.load(directory)
-    if calibration is None:
-        return None
-    return DomainMonitor(calibration.domain, directory.name, where, unit)

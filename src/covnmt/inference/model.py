@@ -31,6 +31,7 @@ from covnmt.data.padding import map_in_batches, pad_ids
 from covnmt.decoding.engines import Network, build_engine, load_networks
 from covnmt.inference.align import Alignment, force_align
 from covnmt.inference.calibration import Calibration
+from covnmt.inference.domain import DomainMonitor
 from covnmt.inference.forced_decoding import ForcedDecoder
 from covnmt.inference.omissions import (
     MAX_TOKENS,
@@ -55,7 +56,7 @@ from covnmt.model.directory import (
     find_model,
     load_config,
 )
-from covnmt.text.codec import SIDES, Codec, Side
+from covnmt.text.codec import Codec, CodecPair
 from covnmt.text.sentences import split_into_sentences
 
 WINDOW_BATCHES = 50  # lines are sorted by length within this many batches
@@ -102,17 +103,26 @@ class ModelLoader:
         """The decoding settings of the first model, which are those of an ensemble."""
         return self.descriptions[0].config.decode
 
+    @cached_property
+    def calibration(self) -> Calibration | None:
+        """What `check.json` of the first directory says, if there is one."""
+        return Calibration.load(self.directories[0])
+
+    def domain_monitor(self, where: str = "", unit: str = "line") -> DomainMonitor | None:
+        """Return what counts unusual lines, if the first directory says what is usual."""
+        if self.calibration is None:
+            return None
+        return DomainMonitor(self.calibration.domain, self.directories[0].name, where, unit)
+
     def load(self) -> "Model":
         """Open vocabularies and weights; raise a UserError if they do not belong together."""
         for directory in self.directories:
             log_detail(f"opening {directory}")
-        source, target = (Codec.load(self.directories[0], side) for side in SIDES)
-        sizes: dict[Side, int] = {
-            "source": len(source.vocabulary),
-            "target": len(target.vocabulary),
-        }
-        for directory, description in zip(self.directories, self.descriptions, strict=True):
-            check_vocabularies(directory, description, sizes)
+        codecs = [CodecPair.load(directory) for directory in self.directories]
+        for directory, description, pair in zip(
+            self.directories, self.descriptions, codecs, strict=True
+        ):
+            check_vocabularies(directory, description, pair)
             if description.fingerprint != self.descriptions[0].fingerprint:
                 raise UserError(
                     f"{directory}: other vocabularies than {self.directories[0]}; the models of "
@@ -121,7 +131,7 @@ class ModelLoader:
         networks = load_networks(self.directories, self.descriptions, self.device, self.threads)
         entries = read_dictionary(self.dictionary) if self.dictionary else None
         log_detail(f"opened {', '.join(type(network).__name__ for network in networks)}")
-        return Model(networks, source, target, self.decode, entries, self.directories[0])
+        return Model(networks, *codecs[0][:2], self.decode, entries, self)
 
 
 class Model:
@@ -137,9 +147,9 @@ class Model:
         target: Codec,
         decode: DecodeConfig,
         dictionary: dict[str, str] | None = None,
-        directory: Path | None = None,
+        loader: ModelLoader | None = None,
     ) -> None:
-        self.directory = directory  # has the lexicon and the calibration of the omission check
+        self.loader = loader  # has the lexicon and the calibration of the omission check
         self.networks, self.source, self.target, self.decode = networks, source, target, decode
         self.config = networks[0].config
         self.dictionary = dictionary or {}  # for `replace_unk`: source token to target token
@@ -267,15 +277,17 @@ class Model:
         """What computes attention and probabilities of given translations."""
         return ForcedDecoder(self.engine, self.source, self.target)
 
-    @cached_property
+    @property
     def calibration(self) -> Calibration | None:
         """What `check.json` of the first directory says, if there is one."""
-        return Calibration.load(self.directory) if self.directory else None
+        return self.loader.calibration if self.loader else None
 
     @cached_property
     def checker(self) -> OmissionChecker:
         """What finds omissions, with the lexicon and the calibration of the first directory."""
-        lexicon = Lexicon.load(self.directory / LEXICON_FILE) if self.directory else None
+        lexicon = None
+        if self.loader:
+            lexicon = Lexicon.load(self.loader.directories[0] / LEXICON_FILE)
         return OmissionChecker(self.forced_decoder, lexicon, self.calibration)
 
     def _is_unusual(self, translation: Translation, length_penalty: float) -> bool:

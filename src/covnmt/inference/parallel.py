@@ -36,7 +36,6 @@ from covnmt.decoding.engines import default_processes
 from covnmt.decoding.onnx.format import GRAPH_FILES, SHORTLIST_FILE, is_exported
 from covnmt.inference import align, forced_decoding
 from covnmt.inference.align import Alignment, EmptySideError
-from covnmt.inference.calibration import domain_monitor
 from covnmt.inference.documents import DocumentBatch, TranslatedDocument
 from covnmt.inference.input_lines import input_chunks
 from covnmt.inference.model import WINDOW_BATCHES, Model, ModelLoader
@@ -181,7 +180,7 @@ def translate_document_input(
     batch = DocumentBatch(["\n".join(read_input_lines(path))], document_format, terms)
     size, translations = CHUNK_BATCHES * job.decode.batch_size, list[Translation]()
     name = str(path) if is_file_path(path) else ""
-    monitor = domain_monitor(job.loader.directories[0], name, "sentence")
+    monitor = job.loader.domain_monitor(name, "sentence")
     model = None
     while sentences := batch.advance(translations):
         if workers > 1 and len(sentences) > size:
@@ -356,7 +355,7 @@ def translate_shard(job: TranslationJob, shard: Shard) -> int:
     Warn if many of them are unlike what the model was trained on.
     """
     translations = job.translate(open_in_worker(job.loader), read_lines(shard.source))
-    if monitor := domain_monitor(job.loader.directories[0], str(shard)):
+    if monitor := job.loader.domain_monitor(str(shard)):
         translations = monitor.watch(translations)
     lines, written = format_translations(translations, job.as_json, job.decode.nbest), count()
     write_lines(shard.target, (line for line, _ in zip(lines, written)))  # noqa: B905 (endless)

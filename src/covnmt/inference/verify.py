@@ -20,7 +20,7 @@ from covnmt.model.directory import (
     find_model,
     load_config,
 )
-from covnmt.text.codec import SIDES, Codec
+from covnmt.text.codec import SIDES, CodecPair
 
 T = TypeVar("T")
 
@@ -78,7 +78,10 @@ def _verify_model(directory: Path, result: Verification) -> None:
     description = result.check("config.json", lambda: load_config(directory))
     if description is None:
         return
-    result.check("vocabularies", lambda: _check_vocabularies(directory, description))
+    result.check(
+        "vocabularies",
+        lambda: check_vocabularies(directory, description, CodecPair.load(directory)),
+    )
     if is_exported(directory):
         result.check("graphs and weights", lambda: verify_manifest(directory))
     if any((directory / name).exists() for name in CHECK_FILES):
@@ -86,11 +89,6 @@ def _verify_model(directory: Path, result: Verification) -> None:
     for path in sorted(directory.rglob("*.safetensors")):
         name = str(path.relative_to(directory))
         result.check(name, partial(_check_weights, path, description))
-
-
-def _check_vocabularies(directory: Path, description: ModelDescription) -> None:
-    sizes = {side: len(Codec.load(directory, side).vocabulary) for side in SIDES}
-    check_vocabularies(directory, description, sizes)
 
 
 def _load_check(directory: Path) -> None:

@@ -3,7 +3,6 @@
 The weights of training are in `checkpoint`, exported ones in `decoding.onnx`.
 """
 
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import takewhile
@@ -14,7 +13,7 @@ from covnmt.base.config import Config, flatten_keys, validate_settings
 from covnmt.base.errors import UserError
 from covnmt.base.files import read_json, read_lines, write_json
 from covnmt.model.hub import download_model, is_hub_name
-from covnmt.text.codec import SIDES, Side, vocabulary_fingerprint
+from covnmt.text.codec import SIDES, CodecPair, Side
 
 CONFIG_FORMAT = 1
 MAX_VOCABULARY_SIZE = 10**9
@@ -141,20 +140,19 @@ def _remedy(directory: Path) -> str:
     return f"; name one that `covnmt train` made{others}"
 
 
-def check_vocabularies(
-    directory: Path, description: ModelDescription, sizes: Mapping[Side, int]
-) -> None:
-    """Refuse a directory whose vocabularies, of these sizes, its model was not trained with."""
-    if vocabulary_fingerprint(directory) != description.fingerprint:
+def check_vocabularies(directory: Path, description: ModelDescription, codecs: CodecPair) -> None:
+    """Refuse vocabularies with which the model of this directory was not trained."""
+    if codecs.fingerprint != description.fingerprint:
         raise UserError(
             f"{directory}: its vocabularies or tokenizers are not those it was trained with; "
             "copy source.* and target.* from the data directory of its training"
         )
-    for side, size in description.vocabulary_sizes.items():
-        if sizes[side] != size:
+    for side, codec in zip(SIDES, codecs[:2], strict=True):
+        size, actual = description.vocabulary_sizes[side], len(codec.vocabulary)
+        if actual != size:
             raise UserError(
                 f"{directory / 'config.json'}: damaged: words gives {size} for {side}, "
-                f"the vocabulary has {sizes[side]}; restore it from a copy, or train again"
+                f"the vocabulary has {actual}; restore it from a copy, or train again"
             )
 
 

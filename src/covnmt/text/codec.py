@@ -5,14 +5,13 @@ A directory has `source.json`, `source.vocab` and, for sentencepiece, `source.sp
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from covnmt.base.config import read_settings
-from covnmt.base.errors import UserError
-from covnmt.base.files import read_bytes, refuse_pipe, write_bytes, write_json
+from covnmt.base.config import parse_settings
+from covnmt.base.files import read_bytes, write_bytes, write_json
 from covnmt.text.tokenize import Tokenizer, TokenizerSettings, build_tokenizer, clean_line
 from covnmt.text.vocabulary import Vocabulary
 
@@ -33,14 +32,17 @@ class Codec:
     @classmethod
     def load(cls, directory: Path, side: Side) -> "Codec":
         """Read the files of one side."""
-        settings = read_settings(directory / f"{side}.json", TokenizerSettings, REMEDY)
-        spm_path = directory / f"{side}.spm" if settings.kind == "sentencepiece" else None
-        path = directory / f"{side}.vocab"
-        if not path.exists():
-            raise UserError(f"{path}: no such file; {REMEDY}")
-        refuse_pipe(path, REMEDY)
-        tokenizer = build_tokenizer(settings, spm_path)
-        return cls(settings, tokenizer, Vocabulary.load(path), spm_path)
+        return cls._parse(directory, side, *_read_side(directory, side))
+
+    @classmethod
+    def _parse(
+        cls, directory: Path, side: Side, settings: TokenizerSettings, files: dict[str, bytes]
+    ) -> "Codec":
+        name = f"{side}.spm"
+        spm_path = directory / name if name in files else None
+        tokenizer = build_tokenizer(settings, spm_path, files.get(name))
+        name = f"{side}.vocab"
+        return cls(settings, tokenizer, Vocabulary.parse(files[name], directory / name), spm_path)
 
     def save(self, directory: Path, side: Side) -> None:
         """Write the files of one side."""
@@ -62,25 +64,50 @@ class Codec:
         return self.tokenizer.detokenize(tokens)
 
 
+class CodecPair(NamedTuple):
+    """Both sides of a directory."""
+
+    source: Codec
+    target: Codec
+    fingerprint: str  # see `vocabulary_fingerprint`
+
+    @classmethod
+    def load(cls, directory: Path) -> "CodecPair":
+        """Read the files of both sides, each once."""
+        sides = [_read_side(directory, side) for side in SIDES]
+        source, target = (
+            Codec._parse(directory, side, *read) for side, read in zip(SIDES, sides, strict=True)
+        )
+        return cls(source, target, _fingerprint(files for _, files in sides))
+
+
 def copy_codecs(from_directory: Path, to_directory: Path) -> None:
     """Copy the files of both sides."""
-    for name, content in _read_codec_files(from_directory):
-        if (from_directory / name).resolve() != (to_directory / name).resolve():
-            write_bytes(to_directory / name, content)
+    for side in SIDES:
+        for name, content in _read_side(from_directory, side)[1].items():
+            if (from_directory / name).resolve() != (to_directory / name).resolve():
+                write_bytes(to_directory / name, content)
 
 
 def vocabulary_fingerprint(directory: Path) -> str:
     """Hash the files of both sides: equal hashes turn text into the same ids."""
+    return _fingerprint(_read_side(directory, side)[1] for side in SIDES)
+
+
+def _fingerprint(sides: Iterable[dict[str, bytes]]) -> str:
     digest = hashlib.sha256()
-    for name, content in _read_codec_files(directory):
-        digest.update(f"{name} {len(content)}\n".encode() + content)
+    for files in sides:
+        for name, content in files.items():
+            digest.update(f"{name} {len(content)}\n".encode() + content)
     return digest.hexdigest()
 
 
-def _read_codec_files(directory: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield name and content of the files of both sides."""
-    for side in SIDES:
-        settings = read_settings(directory / f"{side}.json", TokenizerSettings, REMEDY)
-        for ending in ["json", "vocab"] + ["spm"] * (settings.kind == "sentencepiece"):
-            name = f"{side}.{ending}"
-            yield name, read_bytes(directory / name, REMEDY)
+def _read_side(directory: Path, side: Side) -> tuple[TokenizerSettings, dict[str, bytes]]:
+    """Read the files of one side; return its settings, and the content of all by name."""
+    path = directory / f"{side}.json"
+    files = {path.name: read_bytes(path, REMEDY)}
+    settings = parse_settings(files[path.name], path, TokenizerSettings, REMEDY)
+    for ending in ["vocab"] + ["spm"] * (settings.kind == "sentencepiece"):
+        name = f"{side}.{ending}"
+        files[name] = read_bytes(directory / name, REMEDY)
+    return settings, files

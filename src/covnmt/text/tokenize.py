@@ -20,6 +20,7 @@ from pydantic import Field
 
 from covnmt.base.config import Settings
 from covnmt.base.errors import UserError
+from covnmt.base.files import read_bytes
 from covnmt.text.characters import is_grapheme_extension
 from covnmt.text.chinese_numbers import digits_to_chinese
 from covnmt.text.moses import MosesTokenizer
@@ -105,8 +106,10 @@ class Tokenizer(Protocol):
         """Join tokens to the line they probably came from."""
 
 
-def build_tokenizer(settings: TokenizerSettings, spm_path: Path | None = None) -> Tokenizer:
-    """Build a tokenizer; sentencepiece also needs its trained model."""
+def build_tokenizer(
+    settings: TokenizerSettings, spm_path: Path | None = None, spm: bytes | None = None
+) -> Tokenizer:
+    """Build a tokenizer; sentencepiece also needs its trained model, perhaps read already."""
     match settings.kind:
         case "moses":
             return MosesTokenizer(settings.language)
@@ -119,7 +122,7 @@ def build_tokenizer(settings: TokenizerSettings, spm_path: Path | None = None) -
         case "sentencepiece":
             if spm_path is None:
                 raise ValueError("a sentencepiece tokenizer needs a trained model")
-            return SentencePieceTokenizer(spm_path)
+            return SentencePieceTokenizer(spm_path, spm)
 
 
 def clean_line(line: str, settings: TokenizerSettings = WHITESPACE_SETTINGS) -> str:
@@ -208,17 +211,16 @@ class JiebaTokenizer:
 class SentencePieceTokenizer:
     """Splits into the subwords of a trained sentencepiece model."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, content: bytes | None = None) -> None:
         import sentencepiece
 
-        if not path.is_file():
-            raise UserError(
-                f"{path}: no such file; it belongs to the vocabulary in the same directory"
-            )
+        if content is None:
+            content = read_bytes(path, "it belongs to the vocabulary in the same directory")
+        self._model = sentencepiece.SentencePieceProcessor()
         try:
-            self._model = sentencepiece.SentencePieceProcessor(model_file=str(path))
-        except (RuntimeError, OSError) as error:
-            raise UserError(f"{path}: not a sentencepiece model ({error})") from None
+            self._model.LoadFromSerializedProto(content)
+        except RuntimeError:
+            raise UserError(f"{path}: not a sentencepiece model; restore it from a copy") from None
 
     def tokenize(self, line: str) -> list[str]:
         return list(self._model.encode(line, out_type=str))

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from covnmt.base.errors import UserError
-from covnmt.base.files import read_lines, write_bytes, write_lines
+from covnmt.base.files import decode_lines, write_bytes, write_lines
 
 T = TypeVar("T")
 
@@ -50,10 +50,10 @@ class Vocabulary:
         return cls(tuple(most_frequent(counts, size - len(SPECIAL_TOKENS))))
 
     @classmethod
-    def load(cls, path: Path) -> "Vocabulary":
-        """Read one token per line."""
+    def parse(cls, content: bytes, path: Path) -> "Vocabulary":
+        """Read the content of a vocabulary file, which has one token per line."""
         line_numbers: dict[str, int] = {}
-        for number, token in enumerate(read_lines(path), 1):
+        for number, token in enumerate(decode_lines(io.BytesIO(content), str(path)), 1):
             if not token or token.split() != [token]:
                 raise UserError(f"{path}, line {number}: {token!r} is not one token; {_REMEDY}")
             if token in line_numbers:

@@ -54,7 +54,7 @@ from covnmt.model.directory import (
     save_config,
 )
 from covnmt.model.seq2seq import Seq2Seq, count_parameters
-from covnmt.text.codec import SIDES, Codec, copy_codecs
+from covnmt.text.codec import CodecPair, copy_codecs
 
 __all__ = ["ShortlistText", "export_model", "write_graphs"]
 
@@ -79,11 +79,10 @@ def export_model(
             f"{target}: holds a trained model, which an export would hide; choose another directory"
         )
     description = load_config(directory)
-    codecs = Codec.load(directory, "source"), Codec.load(directory, "target")
-    sizes = {side: len(codec.vocabulary) for side, codec in zip(SIDES, codecs, strict=True)}
-    check_vocabularies(directory, description, sizes)
+    codecs = CodecPair.load(directory)
+    check_vocabularies(directory, description, codecs)
     model = load_network(directory, description, pick_device("cpu"))
-    shortlist = None if aligned_text is None else build_shortlist(aligned_text, codecs)
+    shortlist = None if aligned_text is None else build_shortlist(aligned_text, codecs[:2])
     with lock_directory(target):
         copy_codecs(directory, target)
         for name in CHECK_FILES:
