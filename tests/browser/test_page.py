@@ -45,8 +45,10 @@ def test_the_page_opens_with_an_omission_explained(page: Page) -> None:
     expect(example).to_be_visible()
 
 
-def test_the_example_can_be_tried_and_is_what_the_server_finds(context: BrowserContext) -> None:
-    with serving({"de-en": find_model("de-en")}, UNLIMITED) as server:
+def test_the_example_can_be_tried_and_is_what_the_server_finds(
+    context: BrowserContext, tiny_model: Path
+) -> None:
+    with serving({"de-en": find_model("de-en"), "kftt:ja-en": tiny_model}, UNLIMITED) as server:
         page = context.new_page()
         page.goto(server.url)
         shown = page.locator(".example .missing").inner_text()
@@ -56,6 +58,8 @@ def test_the_example_can_be_tried_and_is_what_the_server_finds(context: BrowserC
         expect(box).to_be_focused()
         expect(page.locator(".verdict .missing")).to_have_text(shown)
         expect(page.locator(".verdict .source-line mark")).to_have_text(shown)
+        # the next text may be in another language
+        expect(page.get_by_label("Model")).to_have_value("")
 
 
 def test_the_translation_appears_while_typing(page: Page, translator: Model, line: str) -> None:
@@ -220,7 +224,40 @@ def test_the_model_is_chosen_by_the_script_of_the_text(page: Page, line: str) ->
         expect(page.locator("#notice")).to_be_hidden()
     page.get_by_label("Model").select_option("laws")
     expect(title).to_contain_text("Chinese to English")
-    expect(page.locator("#notice")).to_contain_text("does not look like Chinese")
+    expect(page.locator("#notice")).to_have_text(
+        "This does not look like Chinese: expect nonsense."
+    )
+
+
+def test_a_text_in_the_language_of_another_model_can_be_given_to_that(page: Page) -> None:
+    page.get_by_label("Model").select_option("laws")
+    show(page, TEMPLE)
+    # one warning is enough, and where it stands there is no all-clear
+    expect(page.locator(".warning")).to_have_text(
+        ["This does not look like Chinese. Translate from Japanese"]
+    )
+    expect(page.locator(".summary")).to_have_text("")
+    page.get_by_role("button", name="Translate from Japanese").click()
+    expect(page.locator(f"{DONE} h2")).to_contain_text("Japanese to English")
+    expect(page.locator("#notice")).to_be_hidden()
+
+
+TRANSLATED = [
+    ("How is the weather tomorrow?", "de", "en", True),
+    ("Wie wird das Wetter in London?", "de", "en", False),
+    ("Was soll man in Howl-O-Scream tun?", "de", "en", False),
+    ("How is the weather tomorrow?", "de", "nl", False),
+    ("How is the weather tomorrow?", "ja", "en", False),  # the script says that
+]
+
+
+def test_a_text_in_the_target_language_is_recognized_by_frequent_words(page: Page) -> None:
+    script = """async ([text, source, target]) => {
+      const { isTranslated } = await import("./languages.js");
+      return isTranslated(text, { source, target });
+    }"""
+    for *arguments, expected in TRANSLATED:
+        assert page.evaluate(script, arguments) == expected, arguments
 
 
 def test_a_model_is_described_in_words(page: Page) -> None:
@@ -359,13 +396,24 @@ def test_examples_in_the_language_of_the_model(page: Page, model: str, language:
         page.get_by_label("Example").select_option(title)
         shown = page.get_by_label("Text to translate").input_value()
         assert set(shown.splitlines()) <= set(ours)
-    expect(page.locator(f"{DONE} .source-line")).to_have_text(shown)
+    # a list, as the result before this one may have several lines
+    expect(page.locator(f"{DONE} .source-line")).to_have_text([shown])
 
 
 def test_examples_for_plain_text_have_no_spaces(page: Page) -> None:
     page.get_by_label("Model").select_option("shipped")
     page.get_by_label("Example").select_option("Short")
     expect(page.get_by_label("Text to translate")).to_have_value("この寺は京都市の北にある。")
+
+
+def test_examples_in_german_keep_their_spaces_and_are_split_for_other_models(page: Page) -> None:
+    script = """async (plain_text) => {
+      const { examplesFor } = await import("./examples.js");
+      return examplesFor({ source: "de", plain_text })[0][1];
+    }"""
+    plain = "Wir brauchen sauberes Wasser, gesunde Wälder und fruchtbare Böden."
+    assert page.evaluate(script, True) == plain
+    assert page.evaluate(script, False) == plain.replace(",", " ,").replace(".", " .")
 
 
 def test_partial_texts_are_shown_as_a_draft(context: BrowserContext, running: Running) -> None:

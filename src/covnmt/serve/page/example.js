@@ -39,7 +39,7 @@ export async function workedExample(models, tryIt) {
       const ruby = element("ruby", {}, text, element("rt", target, meaning));
       return isMissing(text) ? element("mark", { class: "left-out" }, ruby) : ruby;
     })),
-    element("h3", {}, `A translation into ${to} by somebody`),
+    element("h3", {}, `Somebody's translation into ${to}`),
     element("p", { class: "given", ...target }, translation),
     element("h3", {}, "What covnmt says"),
     element("p", {}, element("b", {}, "1 place to look at."), " Probably left out: ",

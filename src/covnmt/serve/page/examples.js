@@ -1,6 +1,6 @@
 // Example sentences by the source language of a model. Those of the embedded pair are for models
-// of `covnmt demo`; the others are split into words as the open corpora are, and joined for models
-// that take plain text.
+// of `covnmt demo`; those in Japanese and Chinese are split into words as the open corpora are, and
+// joined for models that take plain text; those in German are plain text, and split for other models.
 
 const EMBEDDED = [
   ["Short", "ze muye piro sire tuye"],
@@ -50,9 +50,31 @@ const BY_LANGUAGE = {
   ],
 };
 
+const PLAIN = {
+  de: [
+    ["Short",
+      "Wir brauchen sauberes Wasser, gesunde Wälder und fruchtbare Böden."],
+    ["A session",
+      "Frau Präsidentin, ich möchte kurz auf drei Punkte eingehen: die Sicherheit auf See, den " +
+      "Schutz der Meere und die Rechte der Seeleute."],
+    ["Two lines",
+      "Die Kommission hat gestern einen Vorschlag vorgelegt, der den Schutz der Küsten " +
+      "verbessern soll.\nIch bin gegen diesen Vorschlag, weil er teuer, ungerecht und überflüssig ist."],
+    ["Long",
+      "Wenn wir die Landwirte unterstützen wollen, müssen wir die Vorschriften vereinfachen, die " +
+      "Beihilfen gerechter verteilen und die jungen Menschen auf dem Land ausbilden."],
+    ["Longer",
+      "Am Dienstag, dem 14. März, trafen sich die Minister für Verkehr, Umwelt, Fischerei und " +
+      "Forschung in Kopenhagen, um über die Zukunft der Nordsee, die Preise für Heizöl und die " +
+      "Ausbildung der Lotsen zu beraten."],
+  ],
+};
+
 /** [title, text] pairs for a model; those of the embedded pair if its language is unknown. */
 export function examplesFor({ source, plain_text }) {
   if (source === "source") return EMBEDDED;
+  const plain = PLAIN[source];
+  if (plain) return plain_text ? plain : plain.map(([title, text]) => [title, text.replace(/[.,:]/g, " $&")]);
   const list = BY_LANGUAGE[source] ?? [];
   return plain_text ? list.map(([title, text]) => [title, text.replaceAll(" ", "")]) : list;
 }

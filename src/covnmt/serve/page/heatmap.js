@@ -11,6 +11,7 @@ const MAX_LABEL = 18;
 // Chinese and Japanese are written from top to bottom: kana, characters and punctuation.
 const UPRIGHT = /[\u3000-\u30ff\u3400-\u9fff\uff00-\uff60]/;
 const ZOOMS = [0.5, 0.75, 1, 1.5, 2, 3];
+const MIN_FIT = 0.75;  // a map that is too wide for its box is drawn smaller, but not too small to read
 // Colors are part of the drawing, so that an exported file looks the same anywhere.
 const COLORS = {
   light: { paper: "#ffffff", empty: "#f1f3f6", text: "#1b1f24", cell: "#1f5fa8", line: "#c23b00" },
@@ -32,6 +33,7 @@ export class HeatMap {
     this.onHighlight = (side, k) => highlighter.show(side, k);
     highlighter.listeners.push((side, k) => this.highlight(side, k));
     this.zoom = 2;
+    this.fit = 1;
     this.box = element("div", { class: "heat-box", tabindex: "0", role: "group",
       "aria-label": "Attention heat map; scrolls" });
     this.readout = element("p", { class: "readout" }, " ");
@@ -39,6 +41,11 @@ export class HeatMap {
     this.box.addEventListener("scheme", () => this.draw());
     this.parts = [this.tools(), this.readout, this.box];
     this.draw();
+    // the box has a width when it is in the page
+    queueMicrotask(() => {
+      this.fit = Math.max(Math.min(this.box.clientWidth / this.width, 1), MIN_FIT);
+      this.size();
+    });
   }
 
   tools() {
@@ -57,7 +64,7 @@ export class HeatMap {
   }
 
   size() {
-    const scale = ZOOMS[this.zoom];
+    const scale = ZOOMS[this.zoom] * this.fit;
     this.svg.setAttribute("width", Math.round(this.width * scale));
     this.svg.setAttribute("height", Math.round(this.height * scale));
   }

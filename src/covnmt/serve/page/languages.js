@@ -20,6 +20,7 @@ const WORDS = {
 };
 const BEGINNING = 2000;  // characters of a text that are looked at
 const MIN_SHARE = 0.3;
+const MIN_WORDS = 2;  // of the target language in a text that is in it
 
 /** "Japanese", or the code itself if the browser does not know it. */
 export function languageName(code) {
@@ -64,6 +65,16 @@ function fit(text, code) {
 export function fits(text, model) {
   const { source } = languagesOf(model);
   return !source || fit(text, source) >= MIN_SHARE;
+}
+
+/** Whether a text seems to be in the language that a model translates into. Words tell only those
+    languages apart that are listed here; for others the script decides. */
+export function isTranslated(text, model) {
+  const { source, target } = languagesOf(model);
+  if (!WORDS[source] || !WORDS[target]) return false;
+  const start = text.slice(0, BEGINNING);
+  const [own, other] = [source, target].map((code) => start.match(WORDS[code])?.length ?? 0);
+  return other >= MIN_WORDS && other > own;
 }
 
 /** The model whose language a text seems to be in; otherwise one of unknown language, or the first. */

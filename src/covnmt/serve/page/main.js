@@ -4,7 +4,7 @@ import { fetchCheck, RequestError, fetchModels, translate } from "./api.js";
 import { copyText, element, languageAttributes } from "./dom.js";
 import { workedExample } from "./example.js";
 import { examplesFor } from "./examples.js";
-import { fits, guessModel, label, languageName, languagesOf } from "./languages.js";
+import { fits, guessModel, isTranslated, label, languageName, languagesOf } from "./languages.js";
 import { ResultPanel } from "./result.js";
 import { keepState, linkTo, takeState } from "./state.js";
 
@@ -82,7 +82,7 @@ async function loadModels() {
   const options = (list) => list.map((model) => element("option",
     { value: model.name, title: `${model.name}; coverage: ${model.coverage}` }, label(model, models)));
   field.model.replaceChildren(
-    ...languages.size > 1 ? [element("option", { value: "" }, "Chosen by the text")] : [],
+    ...languages.size > 1 ? [element("option", { value: "" }, "Detected from the text")] : [],
     ...options(models));
   const comparable = models.filter((model) => models.some((other) => canCompare(model, other)));
   field.compare.replaceChildren(element("option", { value: "" }, "nothing"), ...options(comparable));
@@ -105,7 +105,7 @@ async function showExample() {
 async function tryExample(source, translation, model) {
   field.text.value = source;
   field.compare.value = "";
-  field.model.value = model.name;
+  if (chosenModel() !== model) field.model.value = model.name;
   const [panel] = await run() ?? [];
   panel?.sentences[0]?.check.open(translation);
 }
@@ -171,7 +171,8 @@ async function run() {
   const other = models.find((each) => each.name === field.compare.value && canCompare(model, each));
   const beam = Number(field.beam.value);
   const panels = [model, ...other ? [other] : []].map((each) => new ResultPanel(
-    { ...each, beam: beam || each.beam, title: label(each, models), languages: languagesOf(each) },
+    { ...each, beam: beam || each.beam, title: label(each, models), languages: languagesOf(each),
+      isUnfit: !field.notice.hidden },
     (source, target, signal) => fetchCheck(each.name, source, target, key, signal)));
   const drafting = setTimeout(() => showPanels(panels, "Translating…"), DRAFT_DELAY_MS);
   field.status.textContent = "Translating…";
@@ -181,8 +182,8 @@ async function run() {
       const { texts, warnings = [] } = await translate(
         { text, model: panel.model.name, beam }, key, request.signal,
         { partial: (n, part) => panel.partial(n, part), sentence: (n, content) => panel.add(n, content) });
-      // the notice above the results is about the script already
-      panel.finish(texts[0], warnings.filter(({ kind }) => kind !== "script" || field.notice.hidden));
+      // the notice above the results says the same of the whole text
+      panel.finish(texts[0], warnings.filter(({ kind }) => kind === "unfinished" || !panel.model.isUnfit));
     }));
     clearTimeout(drafting);
     const seconds = Math.max((performance.now() - started) / 1000, 0.1);
@@ -206,12 +207,28 @@ function adaptTo(model, text) {
   const { source } = languagesOf(model);
   const { lang = "", dir } = languageAttributes(source);
   Object.assign(field.text, { lang, dir });
-  const codes = field.model.value ? [source] : models.map((each) => each.source);
-  const names = [...new Set(codes)].map(languageName);
-  const wrong = text.trim() && !fits(text, model);
-  field.notice.hidden = !wrong;
-  field.notice.textContent = wrong
-    ? `This does not look like ${names.join(" or ")}: expect nonsense.` : "";
+  const notice = text.trim() ? noticeOn(model, text) : [];
+  field.notice.hidden = !notice.length;
+  field.notice.replaceChildren(...notice);
+}
+
+/** What to say of a text that is not for the model: which other model it is for, if there is one. */
+function noticeOn(model, text) {
+  const { source, target } = languagesOf(model);
+  if (isTranslated(text, model)) return [`This looks like ${languageName(target)} already: expect nonsense.`];
+  if (fits(text, model)) return [];
+  const codes = field.model.value ? [source] : models.map((each) => languagesOf(each).source).filter(Boolean);
+  const names = new Intl.ListFormat("en", { type: "disjunction" }).format(new Set(codes.map(languageName)));
+  const other = guessModel(text, models);
+  const from = languagesOf(other).source;
+  if (!from || from === source || !fits(text, other)) return [`This does not look like ${names}: expect nonsense.`];
+  const change = () => {
+    field.model.value = other.name;
+    offerExamples();
+    run();
+  };
+  return [`This does not look like ${names}. `,
+    element("button", { type: "button", onclick: change }, `Translate from ${languageName(from)}`)];
 }
 
 function showPanels(panels, status) {
@@ -241,7 +258,7 @@ function showError(error) {
   field.error.hidden = false;
   field.error.replaceChildren(element("b", {}, title), " ",
     ...wanted ? ["Whoever runs it can give you one; it stays in this browser tab."]
-      : [element("span", {}, `${message[0].toUpperCase()}${message.slice(1)}${hint ? "." : ""}${hint}`)],
+      : [element("span", {}, `${message[0].toUpperCase()}${message.slice(1).replace(/\.?$/, ".")}${hint}`)],
     ...[0, 408, 429, 500, 503].includes(status) ? [again] : []);
   if (!wanted) return;
   field["key-row"].hidden = false;

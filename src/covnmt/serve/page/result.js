@@ -21,7 +21,7 @@ const KINDS = {
 
 /** A result that fills as the server sends sentences. */
 export class ResultPanel {
-  /** `model` has a name, a title, languages and bounds; `check(source, target, signal)` asks the server. */
+  /** `model` has a name, a title, languages, bounds, and whether the text is not for it; `check(source, target, signal)` asks the server. */
   constructor(model, check) {
     this.model = model;
     this.check = check;
@@ -94,7 +94,7 @@ function summaryOf(sentences) {
     // nothing found in what the model does not know, or did not finish, says nothing
     if (sentences.some(({ unreliable }) => unreliable)) return [];
     return [element("b", {}, "No doubtful places."),
-      " That is a hint, not proof: something may be missing all the same."];
+      " A hint, not proof: only omissions and repetitions are looked for."];
   }
   const parts = [element("b", {}, `${count(total, "place")} to look at`)];
   if (sentences.length === 1) return [...parts, "."];
@@ -115,7 +115,7 @@ function sentencePanel(panel, content, number) {
   const { model } = panel;
   const node = element("article", { class: "sentence", tabindex: "-1" });
   const unfinished = content.finished === false;
-  const unreliable = Boolean(content.unusual) || unfinished;
+  const unreliable = Boolean(content.unusual) || unfinished || model.isUnfit;
   const entry = { number, node, places: [], words: 0, unreliable };
   panel.sentences[number] = entry;
   if (!content.source_tokens?.length) {
@@ -137,7 +137,7 @@ function sentencePanel(panel, content, number) {
         howItWasMade(sentence, highlighter, `${model.name}${number ? `-${number + 1}` : ""}`, model))),
   );
   entry.check = checking;
-  node.prepend(...[content.unusual && UNUSUAL, unfinished && UNFINISHED].filter(Boolean)
+  node.prepend(...[content.unusual && !model.isUnfit && UNUSUAL, unfinished && UNFINISHED].filter(Boolean)
     .map((text) => element("p", { class: "warning" }, text)));
   highlighter.watch(node);
   return node;
