@@ -10,10 +10,10 @@ import codecs
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from html import escape  # xml.sax.saxutils takes long to import
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 from xml.parsers import expat
-from xml.sax.saxutils import escape
 
 from covnmt.base.errors import UserError
 from covnmt.base.files import (
@@ -126,7 +126,9 @@ def _render_notes(notes: Sequence[tuple[Place, str]]) -> bytes:
     place = notes[0][0]
     is_xml = "<" in place.opening
     texts = [" ".join(note.split()) for _, note in notes]
-    elements = [place.opening + (escape(t) if is_xml else t) + place.closing for t in texts]
+    elements = [
+        place.opening + (escape(t, quote=False) if is_xml else t) + place.closing for t in texts
+    ]
     errors = "xmlcharrefreplace" if is_xml else "backslashreplace"
     return (place.first + "".join(elements) + place.last).encode(place.encoding, errors)
 
