@@ -86,6 +86,8 @@ def default(parameter: Any) -> str:
     if isinstance(parameter.show_default, str):
         return parameter.show_default
     value = parameter.default
+    if isinstance(value, bool) and parameter.secondary_opts:
+        return "on" if value else "off"
     plain = isinstance(value, str | int | float | Path) and not isinstance(value, bool)
     return f"`{value}`" if plain and str(value) else ""
 

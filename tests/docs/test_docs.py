@@ -223,7 +223,7 @@ WRONG = {
     "train paper/gru10 --rum x": "No such option",
     "train paper/gru11": "no such recipe",
     "train paper/gru10 model.hiden=8": "unknown key model.hiden",
-    "prepare x": "Missing",
+    "corpus get": "Missing",
     "align a b --link-method c": "is not one of",
 }
 

@@ -28,6 +28,7 @@ from covnmt.cli import (
     train,
     translate,
 )
+from covnmt.cli.first_tries import take_first_tries
 from covnmt.cli.groups import GroupedCommands
 from covnmt.cli.renamed import rename_options
 
@@ -60,7 +61,8 @@ def main() -> None:
     try:
         with _standard_output():
             try:
-                app(_options_first(rename_options(sys.argv[1:])), prog_name="covnmt")
+                arguments = rename_options(take_first_tries(sys.argv[1:]))
+                app(_options_first(arguments), prog_name="covnmt")
             finally:
                 log_detail("done")
     except UserError as error:

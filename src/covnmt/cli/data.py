@@ -9,7 +9,14 @@ import typer
 from covnmt.base.console import log, warn
 from covnmt.base.cpus import available_cpus
 from covnmt.base.errors import UserError
-from covnmt.cli.options import FromSettings, expand_settings, print_table
+from covnmt.cli.options import (
+    FromSettings,
+    OutputArgument,
+    OutputDirectoryOption,
+    expand_settings,
+    print_table,
+    take_one_output,
+)
 from covnmt.data.settings import PrepareSettings
 
 if TYPE_CHECKING:
@@ -45,15 +52,22 @@ PrepareOptions = Annotated[
 ]
 LanguageOption = Annotated[
     str | None,
-    typer.Option(help="language code such as de; default: en", callback=language),
+    typer.Option(help="language code such as de", show_default="en", callback=language),
 ]
 TokenizerKind = Literal["moses", "jieba", "characters", "whitespace", "sentencepiece"]
+SourceTokenizerOption = Annotated[
+    TokenizerKind, typer.Option(help="how source lines become tokens")
+]
+TargetTokenizerOption = Annotated[
+    TokenizerKind, typer.Option(help="how target lines become tokens")
+]
 CHINESE = "zh"
 
 
 @app.command()
 def synthetic(
-    directory: Annotated[Path, typer.Argument(help="directory of the new files")],
+    argument: OutputArgument = None,
+    out: OutputDirectoryOption = None,
     train: Annotated[int, typer.Option(help="training pairs")] = 30_000,
     dev: Annotated[int, typer.Option(help="development pairs")] = 500,
     test: Annotated[int, typer.Option(help="test pairs")] = 1_000,
@@ -62,6 +76,7 @@ def synthetic(
     """Write the synthetic embedded language pair, with gold alignments."""
     from covnmt.data.synthetic import write_synthetic_corpus
 
+    directory = take_one_output(out, argument, "the directory of the new files")
     write_synthetic_corpus(directory, seed=seed, train=train, dev=dev, test=test)
     log(f"wrote {train:,} + {dev:,} + {test:,} pairs to {directory}")
 
@@ -69,14 +84,26 @@ def synthetic(
 @app.command()
 @expand_settings
 def prepare(
-    directory: Annotated[Path, typer.Argument(help="directory of the prepared corpus")],
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(help="training text: source and target file; several: a.ja,b.ja a.en,b.en"),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", file_okay=False, help="directory of the prepared corpus"),
+    ] = None,
     train: Annotated[
-        tuple[str, str], typer.Option(help="source and target file; several: a.ja,b.ja a.en,b.en")
-    ],
-    dev: Annotated[FilePair | None, typer.Option(help="source and target file")] = None,
-    test: Annotated[FilePair | None, typer.Option(help="source and target file")] = None,
-    source_tokenizer: Annotated[TokenizerKind, typer.Option()] = "moses",
-    target_tokenizer: Annotated[TokenizerKind, typer.Option()] = "moses",
+        tuple[str, str] | None,
+        typer.Option(help="the same as FILES; then the argument is the output"),
+    ] = None,
+    dev: Annotated[
+        FilePair | None, typer.Option(help="source and target file for validation")
+    ] = None,
+    test: Annotated[
+        FilePair | None, typer.Option(help="source and target file for the final score")
+    ] = None,
+    source_tokenizer: SourceTokenizerOption = "moses",
+    target_tokenizer: TargetTokenizerOption = "moses",
     source_language: LanguageOption = None,
     target_language: LanguageOption = None,
     lowercase: Annotated[bool, typer.Option(help="lower-case both sides")] = False,
@@ -96,6 +123,7 @@ def prepare(
     from covnmt.base.config import validate_settings
     from covnmt.data.prepare import prepare_corpus
 
+    directory, train = _prepare_paths(files or [], out, train)
     plain = options["open_vocabulary"]
     chinese = {"simplified": simplify, "numerals": numerals}
     if any(chinese.values()) and CHINESE not in (source_language, target_language):
@@ -156,6 +184,25 @@ def _tokenizer_settings(
     return subword_settings(chosen.language).model_copy(update=changes) if plain else chosen
 
 
+def _prepare_paths(
+    files: list[str], output: Path | None, train: tuple[str, str] | None
+) -> tuple[Path, tuple[str, str]]:
+    """Return the directory of the corpus, and its training files as FILES or --train names them."""
+    if train is None and len(files) == 3 and not output:
+        output, files = Path(files[0]), files[1:]
+    if train is None and len(files) == 2:
+        train = files[0], files[1]
+    elif train is None:
+        raise UserError("name the training text: covnmt prepare SOURCE TARGET --output DIRECTORY")
+    elif len(files) + bool(output) == 1:
+        output = output or Path(files[0])
+    elif files:
+        raise UserError(f"{files[-1]}: give the training text as arguments or with --train")
+    if not output:
+        raise UserError("name the directory of the prepared corpus with --output DIRECTORY")
+    return output, train
+
+
 def _file_pairs(source: str, target: str) -> list[FilePair]:
     # a name with a comma in it is one file if there is such a file
     sources, targets = ([n] if Path(n).exists() else n.split(",") for n in (source, target))
@@ -180,10 +227,12 @@ def corpus_list() -> None:
 @corpus_app.command("get")
 def corpus_get(
     name: Annotated[str, typer.Argument(help="name from `covnmt corpus list`")],
-    directory: Annotated[Path, typer.Argument(help="directory of the new files")],
+    argument: OutputArgument = None,
+    out: OutputDirectoryOption = None,
 ) -> None:
     """Download a corpus, verify it, and write parallel text files."""
     from covnmt.data.open_corpora import download_corpus
 
+    directory = take_one_output(out, argument, "the directory of the new files")
     for file, lines in download_corpus(name, directory).items():
         print(f"{directory / file}: {lines:,} lines")

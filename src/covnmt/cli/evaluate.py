@@ -17,6 +17,7 @@ from covnmt.base.table import Table
 from covnmt.cli.options import (
     DeviceOption,
     LinkMethodOption,
+    OutputDirectoryOption,
     OutputOption,
     SingleModelOption,
     ThreadsOption,
@@ -24,6 +25,7 @@ from covnmt.cli.options import (
     check_output_path,
     check_utf8,
     require_one_model,
+    take_output,
 )
 
 if TYPE_CHECKING:
@@ -63,6 +65,12 @@ SymmetrizeOption = Annotated[
     Literal["grow-diag-final", "union", "intersection"],
     typer.Option(help="how links of both directions are combined"),
 ]
+BaselineOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="system that the others are tested against; repeatable", show_default="the first"
+    ),
+]
 JudgeOption = Annotated[
     str | None,
     typer.Option(
@@ -80,8 +88,11 @@ ScoresOption = Annotated[
         help="also write all scores to this JSON file",
     ),
 ]
-FigureArgument = Annotated[
-    Path, typer.Argument(dir_okay=False, callback=check_output_path, help="PNG or SVG")
+FigureOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--output", "-o", dir_okay=False, callback=check_output_path, help="figure: PNG or SVG"
+    ),
 ]
 NamedFiles = Annotated[
     list[str],
@@ -98,7 +109,10 @@ def evaluate(
     hypothesis: Annotated[
         Path, typer.Argument(help="text, or .jsonl of `translate --json`; -: standard input")
     ],
-    reference: ReferenceOption,
+    references: Annotated[
+        list[Path] | None, typer.Argument(help="reference translations; or give --reference")
+    ] = None,
+    reference: ReferenceOption = [],  # noqa: B006
     source: SourceOption = None,
     gold: GoldOption = None,
     reference_attention: Annotated[
@@ -144,6 +158,9 @@ def evaluate(
     from covnmt.evaluation.tables import evaluation_table, length_table
     from covnmt.evaluation.test_set import load_evaluation_set, load_output
 
+    reference = [*(references or ()), *reference]
+    if not reference:
+        raise UserError("name the reference translation: covnmt evaluate OUTPUT REFERENCE")
     inputs = [
         hypothesis,
         *reference,
@@ -233,12 +250,7 @@ def compare(
     source: SourceOption = None,
     gold: GoldOption = None,
     reference_attention: ReferenceAttentionOption = None,
-    baseline: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="systems that the others are tested against; repeatable; default: the first"
-        ),
-    ] = None,
+    baseline: BaselineOption = None,
     one_sided: Annotated[
         bool, typer.Option(help="test only whether a system is better, not whether it differs")
     ] = False,
@@ -282,14 +294,16 @@ def compare(
 
 @app.command()
 def report(
-    directory: Annotated[Path, typer.Argument(help="directory of the page and its figures")],
     systems: NamedFiles,
     reference: ReferenceOption,
     source: Annotated[Path, typer.Option("--source", "-s", help="source text")],
+    out: OutputDirectoryOption = None,
     gold: GoldOption = None,
     reference_attention: ReferenceAttentionOption = None,
-    baseline: Annotated[list[str] | None, typer.Option(help="as in compare")] = None,
-    title: Annotated[str, typer.Option(callback=check_utf8)] = "Translation report",
+    baseline: BaselineOption = None,
+    title: Annotated[
+        str, typer.Option(help="title of the page", callback=check_utf8)
+    ] = "Translation report",
     index_base: IndexBaseOption = 0,
     unique_reference: UniqueReferenceOption = False,
     tokenize: TokenizeOption = "13a",
@@ -304,6 +318,7 @@ def report(
     from covnmt.evaluation.system_output import read_outputs
     from covnmt.evaluation.test_set import load_evaluation_set
 
+    directory, systems = take_output(out, systems, "the directory of the report")
     test_set = load_evaluation_set(
         reference, source, gold, _first_word_number(index_base), unique_reference
     )
@@ -323,24 +338,25 @@ def report(
 
 @plot_app.command("heat-maps")
 def plot_heat_maps(
-    figure: FigureArgument,
     systems: Annotated[list[str], typer.Argument(help="NAME=FILE.jsonl of `translate --json`")],
+    out: FigureOption = None,
     sentence: Annotated[int, typer.Option(help="line number, from 1")] = 1,
 ) -> None:
     """Draw the attention of one sentence, by one or several systems."""
     from covnmt.evaluation.figures import draw_heat_maps
     from covnmt.evaluation.html import read_heat_maps
 
+    figure, systems = take_output(out, systems, "the figure")
     draw_heat_maps(read_heat_maps(_named_files(systems), sentence), figure)
     log(f"wrote {figure}")
 
 
 @plot_app.command("lengths")
 def plot_lengths(
-    figure: FigureArgument,
     systems: NamedFiles,
     reference: ReferenceOption,
     source: Annotated[Path, typer.Option("--source", "-s", help="source text")],
+    out: FigureOption = None,
     tokenize: TokenizeOption = "13a",
 ) -> None:
     """Draw BLEU and output length by source length (the paper's Figure 6)."""
@@ -349,6 +365,7 @@ def plot_lengths(
     from covnmt.evaluation.figures import draw_length_curves
     from covnmt.evaluation.test_set import load_evaluation_set, load_output
 
+    figure, systems = take_output(out, systems, "the figure")
     test_set = load_evaluation_set(reference, source)
     curves = {
         name: run(
@@ -362,13 +379,14 @@ def plot_lengths(
 
 @plot_app.command("training")
 def plot_training(
-    figure: FigureArgument,
     runs: Annotated[list[str], typer.Argument(help="NAME=DIRECTORY of `covnmt train`")],
+    out: FigureOption = None,
 ) -> None:
     """Draw loss and BLEU during training."""
     from covnmt.evaluation.figures import draw_training_curves
     from covnmt.evaluation.training_curves import read_training_curves
 
+    figure, runs = take_output(out, runs, "the figure")
     directories = _named_files(runs).items()
     logs = {name: read_training_curves(path / "log.jsonl") for name, path in directories}
     draw_training_curves(logs, figure)
@@ -377,9 +395,9 @@ def plot_training(
 
 @rate_app.command("make")
 def rate_make(
-    directory: Annotated[Path, typer.Argument(help="directory of sheet, form and key")],
     systems: NamedFiles,
     source: Annotated[Path, typer.Option("--source", "-s", help="source text")],
+    out: OutputDirectoryOption = None,
     n: Annotated[int, typer.Option("--max-sentences", "-n", help="sentences to sample")] = 200,
     seed: Annotated[int, typer.Option(help="random seed of the sample")] = 1,
 ) -> None:
@@ -387,6 +405,7 @@ def rate_make(
     from covnmt.evaluation.human_evaluation import given_source_words, make_rating_sheets
     from covnmt.evaluation.system_output import read_outputs
 
+    directory, systems = take_output(out, systems, "the directory of the sheets")
     lines = list(read_lines(source))
     rows = {name: read_outputs(path, len(lines)) for name, path in _named_files(systems).items()}
     texts = {name: [line.text for line in outputs] for name, outputs in rows.items()}

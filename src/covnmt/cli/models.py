@@ -7,7 +7,12 @@ from typing import Annotated
 import typer
 
 from covnmt.base.console import log
-from covnmt.cli.options import SingleModelOption, print_table, require_one_model
+from covnmt.cli.options import (
+    SingleModelOption,
+    print_table,
+    require_model_argument,
+    require_one_model,
+)
 
 app = typer.Typer()
 recipe_app = typer.Typer(
@@ -31,8 +36,11 @@ def models() -> None:
 
 @app.command()
 def push(
-    model: Annotated[Path, typer.Argument(help="model directory")],
-    name: Annotated[str, typer.Argument(help="OWNER/NAME on the Hugging Face hub")],
+    argument: Annotated[
+        str, typer.Argument(metavar="MODEL", help="model; with --model, the name instead")
+    ],
+    name: Annotated[str | None, typer.Argument(help="OWNER/NAME on the Hugging Face hub")] = None,
+    model: SingleModelOption = [],  # noqa: B006
     license_name: Annotated[
         str | None,
         typer.Option("--license", help="license of the weights, as the hub names it: mit"),
@@ -43,7 +51,8 @@ def push(
     from covnmt.model.directory import find_model
     from covnmt.model.hub import push_model
 
-    print(push_model(find_model(model), name, license_name, private))
+    path = require_model_argument(Path(argument) if name else None, model, "push")
+    print(push_model(find_model(path), name or argument, license_name, private))
 
 
 @app.command()

@@ -62,6 +62,27 @@ def file_or_text(argument: str | None) -> Path | str | None:
     )
 
 
+def take_output(
+    output: Path | None, arguments: Sequence[str], needed: str
+) -> tuple[Path, list[str]]:
+    """Return where a command writes, --output or the first argument, and the other arguments."""
+    if output:
+        return output, list(arguments)
+    if len(arguments) < 2:
+        raise UserError(f"name {needed} with --output")
+    check_output_path(Path(arguments[0]))
+    return Path(arguments[0]), list(arguments[1:])
+
+
+def take_one_output(output: Path | None, argument: Path | None, needed: str) -> Path:
+    """Return where a command writes: --output, or its last argument."""
+    if output and argument:
+        raise UserError(f"{needed} is {argument} or {output}? Give it once")
+    if place := output or argument:
+        return place
+    raise UserError(f"name {needed} with --output")
+
+
 def pair_paths(paths: Sequence[Path], option: str) -> list[tuple[Path, Path]]:
     """Return source and target files of a repeated option that names them in turn."""
     if len(paths) % 2:
@@ -118,6 +139,7 @@ class FromSettings:
                 flags,
                 *SHORT_NAMES.get(option, ()),
                 help=info.description,
+                show_default=self.defaults or "the model's",
                 hidden=name in self.hidden,
                 **limits,
             )
@@ -273,7 +295,7 @@ def print_table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
     stdout_console.print(table)
 
 
-DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1")]
+DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, or a GPU: cuda:1")]
 LinkMethodOption = Annotated[
     Literal["argmax", "argmax_with_end", "threshold"],
     typer.Option(
@@ -287,8 +309,16 @@ OutputOption = Annotated[
         "-o",
         dir_okay=False,
         callback=check_output_path,
-        help="default: standard output",
+        help="file to write",
+        show_default="standard output",
     ),
+]
+OutputDirectoryOption = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", file_okay=False, help="directory of the new files"),
+]
+OutputArgument = Annotated[
+    Path | None, typer.Argument(metavar="OUTPUT", help="or give --output", file_okay=False)
 ]
 ThreadsOption = Annotated[
     int,

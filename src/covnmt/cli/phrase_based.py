@@ -7,12 +7,16 @@ from typing import Annotated
 import typer
 
 from covnmt.base.console import log
+from covnmt.base.errors import UserError
 from covnmt.cli.options import (
     FromSettings,
+    OutputArgument,
+    OutputDirectoryOption,
     OutputOption,
     check_output_path,
     expand_settings,
     resumable,
+    take_one_output,
 )
 from covnmt.phrase_based.settings import (
     AlignerSettings,
@@ -38,7 +42,12 @@ OPTION_NAMES = {
     "reorder": "--distortion-limit",
     "stack": "--stack-size",
 }
-ModelArgument = Annotated[Path, typer.Argument(help="made by `covnmt smt train`")]
+ModelArgument = Annotated[
+    Path | None, typer.Argument(metavar="MODEL", help="model; or give --model")
+]
+PhraseModelOption = Annotated[
+    Path | None, typer.Option("--model", "-m", help="directory made by `covnmt smt train`")
+]
 AlignOptions = Annotated[AlignerSettings, FromSettings(AlignerSettings, names=OPTION_NAMES)]
 SearchOptions = Annotated[
     StackSearchSettings, FromSettings(StackSearchSettings, names=OPTION_NAMES)
@@ -53,16 +62,19 @@ AlignerWorkers = Annotated[
 @expand_settings
 def train(
     data: Annotated[Path, typer.Argument(help="directory made by `covnmt prepare`")],
-    model: Annotated[Path, typer.Argument(help="directory of the new model")],
+    argument: OutputArgument = None,
+    out: OutputDirectoryOption = None,
+    workers: AlignerWorkers = 1,
+    *,
     settings: Annotated[
         PhraseBasedSettings,
         FromSettings(PhraseBasedSettings, names=OPTION_NAMES),
     ],
-    workers: AlignerWorkers = 1,
 ) -> None:
     """Train a phrase-based system: align words, extract phrases, count n-grams. Resumes."""
     from covnmt.phrase_based.model import train_phrase_based
 
+    model = take_one_output(out, argument, "the directory of the new model")
     with resumable():
         train_phrase_based(data, model, settings, workers)
     log(f"{model}: ready; next: covnmt smt tune {model}")
@@ -71,7 +83,9 @@ def train(
 @app.command()
 @expand_settings
 def tune(
-    model: ModelArgument,
+    argument: ModelArgument = None,
+    model_option: PhraseModelOption = None,
+    *,
     settings: Annotated[
         WeightTuningSettings, FromSettings(WeightTuningSettings, names=OPTION_NAMES)
     ],
@@ -80,6 +94,9 @@ def tune(
     from covnmt.phrase_based.model import PhraseBasedModel
     from covnmt.phrase_based.tune_weights import tune_phrase_based
 
+    model, surplus = _model_and_file(model_option, argument, None)
+    if surplus:
+        raise UserError(f"one model: {model} or {surplus}?")
     with resumable():
         scores = [bleu for _, bleu in tune_phrase_based(PhraseBasedModel.open(model), settings)]
     best = max(scores)
@@ -92,10 +109,11 @@ def tune(
 @app.command()
 @expand_settings
 def translate(
-    model: ModelArgument,
+    argument: ModelArgument = None,
     file: Annotated[
         Path | None, typer.Argument(help="text to translate; default: standard input")
     ] = None,
+    model_option: PhraseModelOption = None,
     out: OutputOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object per line")] = False,
     links: Annotated[
@@ -115,6 +133,7 @@ def translate(
     from covnmt.phrase_based.model import PhraseBasedModel
     from covnmt.phrase_based.translate import translate_phrase_based
 
+    model, file = _model_and_file(model_option, argument, file)
     check_distinct_paths([out, links], [file])
     lines = list(read_input_lines(file))
     translations = list(translate_phrase_based(PhraseBasedModel.open(model), lines, settings))
@@ -124,6 +143,16 @@ def translate(
     )
     if links:
         write_output_lines(links, (format_links(translation.links) for translation in translations))
+
+
+def _model_and_file(*arguments: Path | None) -> tuple[Path, Path | None]:
+    """Return the model, which is --model or the first argument, and the file after it."""
+    given = [argument for argument in arguments if argument]
+    if not given:
+        raise UserError("no model given: add --model DIRECTORY")
+    if len(given) > 2:
+        raise UserError(f"two models given: {given[0]} and {given[1]}")
+    return given[0], given[1] if len(given) > 1 else None
 
 
 @words_app.command()

@@ -9,10 +9,13 @@ import typer
 from covnmt.base.console import log
 from covnmt.cli.options import (
     DeviceOption,
+    OutputArgument,
+    OutputDirectoryOption,
     SingleModelOption,
     TrainingThreadsOption,
     require_model_argument,
     resumable,
+    take_one_output,
 )
 
 app = typer.Typer()
@@ -32,9 +35,14 @@ def train(
     ] = None,
     data: Annotated[
         Path | None,
-        typer.Option(help="directory made by `covnmt prepare`; same as data.directory=DIRECTORY"),
+        typer.Option(
+            help="directory made by `covnmt prepare`; same as data.directory=DIRECTORY",
+            show_default="data.directory of the recipe: data",
+        ),
     ] = None,
-    run: Annotated[Path | None, typer.Option(help="run directory; default: runs/RECIPE")] = None,
+    run: Annotated[
+        Path | None, typer.Option(help="run directory", show_default="runs/RECIPE")
+    ] = None,
     device: DeviceOption = "auto",
     threads: TrainingThreadsOption = 0,
     gpus: Annotated[int, typer.Option(min=1, help="number of training processes, one per GPU")] = 1,
@@ -83,15 +91,15 @@ def train(
 @app.command()
 def average(
     run: Annotated[Path, typer.Argument(help="run directory trained with train.keep")],
-    target: Annotated[
-        Path, typer.Argument(metavar="OUTPUT", help="directory of the averaged model")
-    ],
+    argument: OutputArgument = None,
+    out: OutputDirectoryOption = None,
     last: Annotated[int, typer.Option(min=1, help="number of checkpoints to average")] = 5,
 ) -> None:
     """Average the last checkpoints of a run into a new model."""
     from covnmt.decoding.onnx.format import refuse_exported
     from covnmt.model.checkpoint import average_checkpoints
 
+    target = take_one_output(out, argument, "the directory of the averaged model")
     refuse_exported(target)
     averaged = average_checkpoints(run, target, last)
     log(f"{target}: the mean of {', '.join(averaged)}")
@@ -103,7 +111,13 @@ def export(
     model_option: SingleModelOption = [],  # noqa: B006
     target: Annotated[
         Path | None,
-        typer.Option("--output", "-o", file_okay=False, help="default: MODEL-onnx or MODEL-int8"),
+        typer.Option(
+            "--output",
+            "-o",
+            file_okay=False,
+            help="directory of the exported model",
+            show_default="MODEL-onnx or MODEL-int8",
+        ),
     ] = None,
     int8: Annotated[
         bool, typer.Option(help="quantize to 8 bits: a quarter of the size, and faster")
