@@ -59,12 +59,15 @@ def test_a_signal_that_does_not_interrupt_the_wait_is_noticed() -> None:
         if not noticed.wait(60):
             os.write(writer, b"a line ends the wait\n")
 
+    def wait_for_line() -> None:
+        thread.start()
+        LineReader(reader).is_ready(None)
+
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     thread = threading.Thread(target=signal_own_thread)
-    thread.start()
     try:
         with pytest.raises(KeyboardInterrupt):
-            LineReader(reader).is_ready(None)
+            wait_for_line()
         assert not select([reader], [], [], 0)[0]  # no line ended the wait
     finally:
         noticed.set()

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -41,9 +40,7 @@ def test_a_second_signal_does_not_wait_for_what_was_accepted(tiny_model: Path) -
     ):
         asked = threads.submit(client.post, "/v1/translate", json=MANY)
         wait_until(lambda: running.models["tiny"].queue.running)
-        running.signals.append(signal.SIGINT)
-        time.sleep(0.3)
-        running.signals.append(signal.SIGINT)
+        running.signals.extend([signal.SIGINT, signal.SIGINT])
         assert asked.result(PATIENCE).status_code == 503
 
 

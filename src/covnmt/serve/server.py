@@ -126,9 +126,9 @@ class GracefulServer(uvicorn.Server):
 
     async def _abort_in_time(self) -> None:
         """Fail what is left when time is up, or at once at a second signal."""
-        loop, signals = asyncio.get_running_loop(), len(self.signals)
+        loop = asyncio.get_running_loop()
         end = loop.time() + self.grace
-        while loop.time() < end and len(self.signals) == signals:
+        while loop.time() < end and len(self.signals) < 2:
             await asyncio.sleep(0.1)
         for model in self.models:
             model.abort()
