@@ -28,6 +28,7 @@ def test_site_builds_without_warnings(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     page = (tmp_path / "build/site/python.html").read_text("utf-8")
     assert "translate_stream" in page
+    assert "googleapis" not in page  # it is read without a network too
 
 
 def test_every_page_is_in_the_navigation() -> None:
