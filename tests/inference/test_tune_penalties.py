@@ -2,8 +2,10 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,8 +15,10 @@ from hypothesis import strategies as st
 from covnmt.base.config import DecodeConfig
 from covnmt.base.errors import UserError
 from covnmt.base.files import read_lines, write_lines
+from covnmt.decoding import backtrace
 from covnmt.decoding.onnx.export import export_model
 from covnmt.decoding.search_rules import penalized_score, search_attempts
+from covnmt.inference import tune_penalties as tune_module
 from covnmt.inference.model import Model, ModelLoader
 from covnmt.inference.parallel import TranslationJob
 from covnmt.inference.translate import Translation
@@ -87,6 +91,36 @@ def test_a_trial_scores_like_translating_with_its_settings(
     assert len({trial.bleu for trial in found.trials}) > 2
 
 
+class RewardingConfig(DecodeConfig):
+    length_reward: float = 0.0
+
+
+def score_with_reward(
+    log_prob: Any, length: Any, received: Callable[[], Any], config: RewardingConfig
+) -> Any:
+    return penalized_score(log_prob, length, received, config) + config.length_reward * length
+
+
+def test_a_new_penalty_is_one_edit(
+    translator: Model, tiny_text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The penalty of docs/architecture.md, "Adding a penalty", in search and tuning."""
+    for module in (backtrace, tune_module):
+        monkeypatch.setattr(module, "penalized_score", score_with_reward)
+    lines = list(read_lines(tiny_text / "dev.src"))
+    references = list(read_lines(tiny_text / "dev.tgt"))
+    decode = translator.decode.model_copy(update={"beam": 8}).model_dump()
+    settings = [RewardingConfig(**decode, length_reward=reward) for reward in (0.0, 1.0)]
+    every_hypothesis = translator.translate(lines, decoding_for_tuning(settings[1]))
+    found = score_penalties(every_hypothesis, references, settings, tokenize="char")
+    lengths = []
+    for trial, setting in zip(found.trials, settings, strict=True):
+        texts = [translation.text for translation in translator.translate(lines, setting)]
+        assert trial.bleu == paper_bleu(texts, [references], tokenize="char").value
+        lengths.append(sum(map(len, texts)))
+    assert lengths[0] < lengths[1]
+
+
 @given(
     st.floats(-50, 0),
     st.lists(st.lists(st.floats(0, 1), min_size=3, max_size=3), min_size=1, max_size=6),
@@ -104,7 +138,8 @@ def test_candidate_scores_equal_search_scores(
     received = attention[:, :J].sum(axis=0)
     expected = received if fertility is None else received / fertility
     made = Translation(
-        "", ("s",) * J, "w", tokens, log_prob, (attention[:-1, :J],), expected, fertility
+        *("", ("s",) * J, "w", tokens, 0.0, (attention[:-1, :J],), expected, fertility),
+        log_prob=log_prob,
     )
     decode = DecodeConfig(length_penalty=length, coverage_penalty=coverage)
     [score] = PenaltyCandidates.from_n_best(made).scores(decode)

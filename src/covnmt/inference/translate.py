@@ -43,7 +43,7 @@ class Translation:
     source_tokens: tuple[str, ...]
     text: str
     tokens: tuple[str, ...]
-    score: float
+    score: float  # after penalties
     blocks: tuple[FloatArray, ...]  # the alignment of each segment
     coverage: FloatArray  # [J] total attention received, divided by the fertility if there is one
     fertility: FloatArray | None  # [J] target tokens expected, where the model predicts them
@@ -52,6 +52,7 @@ class Translation:
     may_repeat: frozenset[int] = frozenset()  # if it was checked: tokens that may stand twice
     unusual: bool = False  # the source is unlike what the model was trained on
     finished: bool = True  # False: the search gave up before the sentence ended
+    log_prob: float = 0.0  # before penalties
 
     @property
     def alignment(self) -> FloatArray:
@@ -138,6 +139,7 @@ def make_translation(
                 coverage=received if expected is None else received / expected,
                 fertility=expected,
                 finished=hypothesis.finished,
+                log_prob=hypothesis.log_prob,
             )
         )
     return replace(nbest[0], alternatives=tuple(nbest[1:]))
@@ -225,6 +227,7 @@ def _concatenate(line: str, segments: Sequence[Translation], target: Codec) -> T
         coverage=np.concatenate([empty, *(segment.coverage for segment in segments)]),
         fertility=np.concatenate(fertilities) if fertilities else None,
         finished=all(segment.finished for segment in segments),
+        log_prob=sum((segment.log_prob for segment in segments), 0.0),
     )
 
 

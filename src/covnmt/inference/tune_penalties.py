@@ -40,11 +40,11 @@ class PenaltyCandidates(NamedTuple):
 
     @classmethod
     def from_n_best(cls, best: Translation) -> "PenaltyCandidates":
-        """Collect the n-best list of a translation that was made without penalties."""
+        """Collect the n-best list of a translation."""
         n_best = (best, *best.alternatives)
         return cls(
             [translation.text for translation in n_best],
-            np.array([translation.score for translation in n_best]),
+            np.array([translation.log_prob for translation in n_best]),
             np.array([len(translation.tokens) + 1 for translation in n_best]),
             np.stack([_received_attention(translation) for translation in n_best]),
         )
@@ -151,7 +151,7 @@ def penalty_grid(
 
 
 def decoding_for_tuning(decode: DecodeConfig) -> DecodeConfig:
-    """Return settings for a search without penalties that keeps every hypothesis."""
+    """Return settings for a search that keeps every hypothesis, the likeliest first."""
     nbest = 2 * max(decode.beam, MAX_RETRY_BEAM)  # more than any beam ends with, doubled or not
     update = {"nbest": nbest, "length_penalty": 0.0, "coverage_penalty": 0.0}
     return decode.model_copy(update=update)
