@@ -124,7 +124,7 @@ class StandIn(Model):
         settings, plain = TokenizerSettings(kind="whitespace"), WhitespaceTokenizer()
         self.source, self.target = Codec(settings, plain, SOURCE), Codec(settings, plain, TARGET)
         self.decode, self.engine = DecodeConfig(), engine or WordByWord()
-        self.directory = None
+        self.loader = None
 
     def translate(
         self,
