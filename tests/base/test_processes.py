@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from itertools import islice
 from multiprocessing.connection import Connection
+from multiprocessing.synchronize import SemLock
 from pathlib import Path
 from typing import NamedTuple
 
@@ -172,6 +173,23 @@ def test_without_semaphores_the_calling_process_works_and_logs_once(
     told = capsys.readouterr().err
     assert "/dev/shm" in told
     assert len(told.splitlines()) == 1
+
+
+def test_a_signal_while_a_semaphore_is_made_comes_afterwards(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that is only half made cannot be cleaned up: Python prints a traceback."""
+    make, made = SemLock._make_name, list[str]()  # type: ignore[attr-defined]
+
+    def signal_and_make() -> str:
+        signal.raise_signal(signal.SIGINT)
+        made.append(make())
+        return made[-1]
+
+    monkeypatch.setattr(SemLock, "_make_name", staticmethod(signal_and_make))
+    with pytest.raises(KeyboardInterrupt):
+        list(map_unordered(abs, [1, 2], workers=2))
+    assert made
 
 
 def test_items_of_a_dead_worker_are_done_again(tmp_path: Path) -> None:

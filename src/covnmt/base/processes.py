@@ -233,6 +233,7 @@ class _ItemSource(Generic[T]):
             future.set_exception(error)
 
 
+@defer_signals()  # Python cannot clean up a semaphore that is only half made
 def have_semaphores() -> bool:
     """Check for what processes synchronize with; some containers lack it."""
     try:
@@ -246,6 +247,7 @@ def have_semaphores() -> bool:
     return True
 
 
+@defer_signals()
 def _start_executor(workers: int) -> ProcessPoolExecutor:
     # a fresh interpreter each: threads and GPUs do not survive a fork
     context = multiprocessing.get_context("spawn")
