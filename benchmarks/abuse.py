@@ -536,20 +536,25 @@ def kill_the_server(stage: Stage) -> Iterator[Finding]:
 
 
 def large_answer(stage: Stage) -> Iterator[Finding]:
-    """M3: the largest answer that a small request can ask for."""
+    """M3: more and more of the largest answers, up to those that are refused."""
     with stage.start_with_first_model() as server:
         before = resident_bytes(server.pid)
-        body = {"text": [LONG] * 20, "beam": 20, "nbest": 20, "return": EVERYTHING}
-        slowest, most = 0.0, before
+        slowest, most, largest, statuses = 0.0, before, 0, []
         attack, other = Client(server.port), Client(server.port)
-        with in_background(lambda: attack.ask("/v1/translate", body)) as [asked]:
-            while not asked.done():
-                slowest = max(slowest, other.ask("/healthz").seconds)
-                most = max(most, resident_bytes(server.pid))
-                time.sleep(0.02)
-            answer = asked.result()
-        megabytes = f"{answer.status}, {len(answer.body) / 2**20:.1f} MiB in {answer.seconds:.0f} s"
-        yield at_most(f"health check beside the request ({megabytes})", slowest, 1)
+        for number in (2, 4, 6, 8, 20):
+            body = {"text": [LONG] * number, "beam": 20, "nbest": 20, "return": EVERYTHING}
+            call = partial(attack.ask, "/v1/translate", body)
+            with in_background(call) as [asked]:
+                while not asked.done():
+                    slowest = max(slowest, other.ask("/healthz").seconds)
+                    most = max(most, resident_bytes(server.pid))
+                    time.sleep(0.02)
+                answer = asked.result()
+            statuses.append(answer.status)
+            largest = max(largest, len(answer.body))
+        yield at_most(f"the largest answer {statuses}", largest / 2**20, 16, "MiB")
+        yield true("answered, or refused as too large", {*statuses} == {200, 413}, statuses)
+        yield at_most("health check beside the requests", slowest, 1)
         yield at_most("server grown by", (most - before) / 2**20, 200, "MiB")
 
 

@@ -10,7 +10,7 @@ pytest.importorskip("playwright.sync_api", reason="pip install playwright: brows
 
 from playwright.sync_api import Browser, Page, expect
 
-from covnmt.serve.settings import ServeSettings
+from covnmt.serve.settings import ApiKey, ServeSettings
 from tests.serve.server import Running, serving
 
 from .driving import DONE, PATIENCE_MS, TEMPLE, ask, choose, open_instruments, show, write
@@ -90,7 +90,7 @@ def test_a_state_of_the_page_is_accessible_and_fits_a_phone(
 
 
 def test_a_page_that_asks_for_a_key_is_accessible(page: Page, tiny_model: Path) -> None:
-    settings = ServeSettings(rate=0, api_key="a-secret-key")
+    settings = ServeSettings(rate=0, api_keys=(ApiKey(key="a-secret-key"),))
     with serving({"tiny": tiny_model}, settings) as server:
         page.goto(server.url)
         expect(page.get_by_label("API key")).to_be_focused()

@@ -9,7 +9,7 @@ pytest.importorskip("playwright.sync_api", reason="pip install playwright: brows
 
 from playwright.sync_api import BrowserContext, Page, expect
 
-from covnmt.serve.settings import ServeSettings
+from covnmt.serve.settings import ApiKey, ServeSettings
 from tests.serve.server import UNLIMITED, Running, serving
 
 from .driving import DONE, send, sentence, show, slow_page, write
@@ -103,7 +103,7 @@ def test_sentences_that_came_before_an_error_stay(
 def test_a_missing_api_key_is_requested(
     context: BrowserContext, tiny_model: Path, line: str
 ) -> None:
-    settings = ServeSettings(rate=0, api_key="a-secret-key")
+    settings = ServeSettings(rate=0, api_keys=(ApiKey(key="a-secret-key"),))
     with serving({"tiny": tiny_model}, settings) as server:
         page = context.new_page()
         page.goto(server.url)

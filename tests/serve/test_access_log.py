@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from covnmt.serve.monitoring import BackgroundHandler
-from covnmt.serve.settings import ServeSettings
+from covnmt.serve.settings import ApiKey, ServeSettings
 
 from .server import Running, serving, wait_until
 
@@ -43,7 +43,7 @@ def test_refused_requests_are_logged_by_known_paths_only(
 ) -> None:
     """Unknown paths are not logged: anybody may write anything there."""
     caplog.set_level(logging.INFO, "covnmt.serve")
-    settings = ServeSettings(rate=0, workers=1, api_key="a-secret-key")
+    settings = ServeSettings(rate=0, workers=1, api_keys=(ApiKey(key="a-secret-key"),))
     with serving({"tiny": tiny_model}, settings) as running, running.client() as client:
         for path, status in REFUSED:
             assert client.get(path).status_code == status

@@ -1,5 +1,7 @@
 """Several API keys, each with limits of its own."""
 
+import json
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import pytest
 from covnmt.base.errors import UserError
 from covnmt.serve.settings import ApiKey, ServeSettings, read_api_keys
 
-from .server import serving
+from .server import serving, wait_until
 
 FAST, SLOW = "key-of-the-fast-one", "key-of-the-slow-one"
 KEYS = (
@@ -45,6 +47,15 @@ def test_each_key_has_its_own_limits(guest: httpx.Client) -> None:
     assert ask(guest, FAST).status_code == 200
 
 
+def test_the_log_names_the_client_that_asks_too_often(
+    guest: httpx.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "covnmt.serve")
+    assert [ask(guest, SLOW).status_code for _ in range(3)][-1] == 429
+    wait_until(lambda: any('"status": 429' in line for line in caplog.messages))
+    assert json.loads(caplog.messages[-1])["key"] == "slow"
+
+
 def test_keys_are_read_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "keys.toml"
     path.write_text(
@@ -56,6 +67,7 @@ def test_keys_are_read_from_a_file(tmp_path: Path) -> None:
 
 BAD_FILES = {
     "no keys": ("", "has no keys"),
+    "key with a line break": ('[a]\nkey = "1234567\\n"', "a: key: an API key needs"),
     "no table": ('key = "12345678"', "key: write a table"),
     "short key": ('[a]\nkey = "1234567"', "a: key: "),
     "no key": ("[a]\nrate = 1", "a: key: "),
@@ -73,4 +85,4 @@ def test_bad_files_of_keys_are_refused(tmp_path: Path, case: str) -> None:
     with pytest.raises(UserError, match=message) as error:
         read_api_keys(path)
     assert str(error.value).startswith(f"{path}: ")
-    assert "12345678" not in str(error.value)
+    assert "1234567" not in str(error.value)

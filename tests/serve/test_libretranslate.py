@@ -11,7 +11,7 @@ from libretranslatepy import LibreTranslateAPI  # type: ignore[import-untyped]
 from covnmt.serve.libretranslate import LanguageDirectory
 from covnmt.serve.security import RequestRefusedError
 from covnmt.serve.served_model import ModelSpec, ServedModel
-from covnmt.serve.settings import ServeSettings
+from covnmt.serve.settings import ApiKey, ServeSettings
 
 from .server import PATIENCE, Running, serving
 
@@ -147,7 +147,7 @@ def test_the_libretranslate_client_works(
 
 
 def test_the_libretranslate_client_sends_its_key(tiny_model: Path, lines: list[str]) -> None:
-    settings = ServeSettings(rate=0, api_key="a-secret-key")
+    settings = ServeSettings(rate=0, api_keys=(ApiKey(key="a-secret-key"),))
     with serving({"tiny:aa-bb": tiny_model}, settings) as guarded:
         with pytest.raises(OSError, match="401"):
             LibreTranslateAPI(guarded.url).translate(lines[0], "aa", "bb")

@@ -30,7 +30,7 @@ def test_the_document_says_how_to_send_the_key(
 ) -> None:
     """Where it is needed; a server without one has no security schemes."""
     assert "securitySchemes" not in client.get("/openapi.json").json()["components"]
-    settings = ServeSettings(rate=0, api_key="a-secret-key")
+    settings = ServeSettings(rate=0, api_keys=(ApiKey(key="a-secret-key"),))
     if several:
         keys = tuple(ApiKey(key=key, name=key) for key in ("another-key", "a-secret-key"))
         settings = ServeSettings(rate=0, api_keys=keys)

@@ -12,7 +12,7 @@ import pytest
 from starlette.responses import PlainTextResponse
 
 from covnmt.serve.security import RateLimiter, SecurityMiddleware
-from covnmt.serve.settings import ServeSettings
+from covnmt.serve.settings import ApiKey, ServeSettings
 
 from .server import Running, serving, wait_until
 
@@ -22,7 +22,7 @@ KEY = "a-secret-key"
 @pytest.fixture(scope="module")
 def guarded(tiny_model: Path) -> Iterator[Running]:
     settings = ServeSettings(
-        rate=0, api_key=KEY, allow_origins=("https://good.example",), log_text=True
+        rate=0, api_keys=(ApiKey(key=KEY),), allow_origins=("https://good.example",), log_text=True
     )
     with serving({"tiny": tiny_model}, settings) as running:
         yield running
@@ -189,7 +189,7 @@ def test_requests_over_the_rate_get_429(tiny_model: Path) -> None:
 
 
 def test_wrong_keys_count_against_the_rate(tiny_model: Path) -> None:
-    settings = ServeSettings(rate=0.001, burst=2, api_key=KEY)
+    settings = ServeSettings(rate=0.001, burst=2, api_keys=(ApiKey(key=KEY),))
     with serving({"tiny": tiny_model}, settings) as running, running.client() as client:
         answers = [client.get("/v1/models", headers={"x-api-key": f"{n}"}) for n in range(3)]
     assert [answer.status_code for answer in answers] == [401, 401, 429]

@@ -18,7 +18,7 @@ from covnmt.base.errors import UserError
 from covnmt.serve.monitoring import ServerMetrics
 from covnmt.serve.served_model import ModelSpec, open_models, parse_spec
 from covnmt.serve.server import open_socket
-from covnmt.serve.settings import ServeSettings, parse_host, parse_origin, read_api_key
+from covnmt.serve.settings import ServeSettings, parse_host, parse_origin, read_api_keys
 from tests.conftest import RunCli
 
 from .server import PATIENCE, wait_until
@@ -103,12 +103,13 @@ def test_short_or_non_ascii_api_keys_are_refused(tmp_path: Path, content: str) -
     path = tmp_path / "key"
     path.write_text(content, "utf-8")
     with pytest.raises(UserError, match="line 1"):
-        read_api_key(path)
+        read_api_keys(path)
 
 
 def test_the_api_key_is_the_first_line_of_its_file(tmp_path: Path) -> None:
     (tmp_path / "key").write_text("a-secret-key\nanother line\n", "utf-8")
-    assert read_api_key(tmp_path / "key") == "a-secret-key"
+    [key] = read_api_keys(tmp_path / "key")
+    assert key.key == "a-secret-key"
 
 
 HOSTS = {

@@ -2,7 +2,7 @@
 
 import signal
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -19,13 +19,12 @@ from covnmt.serve.settings import (
     ServeSettings,
     parse_host,
     parse_origin,
-    read_api_key,
     read_api_keys,
 )
 
 app = typer.Typer()
 
-SET_BY_OTHER_OPTIONS = {"api_key", "api_keys", "allow_origins", "allow_hosts", "wait"}
+SET_BY_OTHER_OPTIONS = {"api_keys", "allow_origins", "allow_hosts", "wait"}
 RARELY_CHANGED = {
     *("burst", "max_body", "max_sentences", "max_beam", "max_connections"),
     *("max_connections_per_address", "header_timeout", "body_timeout", "write_timeout"),
@@ -37,13 +36,6 @@ ServerOptions = Annotated[
         ServeSettings, omit=frozenset(SET_BY_OTHER_OPTIONS), hidden=frozenset(RARELY_CHANGED)
     ),
 ]
-
-
-def read_keys(path: Path) -> dict[str, Any]:
-    """Read the key, or the keys, of the server."""
-    if path.suffix == ".toml":
-        return {"api_keys": read_api_keys(path)}
-    return {"api_key": read_api_key(path)}
 
 
 @app.command(context_settings={"auto_envvar_prefix": "COVNMT"})
@@ -97,7 +89,7 @@ def serve(
     The environment variable COVNMT_PORT sets --port, and so on for every option.
     """
     changes = {
-        **(read_keys(api_key_file) if api_key_file else {}),
+        "api_keys": read_api_keys(api_key_file) if api_key_file else (),
         "allow_origins": tuple(map(parse_origin, allow_origin or ())),
         "allow_hosts": tuple(map(parse_host, allow_host or ())),
         "wait": wait / 1000,

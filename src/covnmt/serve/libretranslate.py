@@ -238,11 +238,11 @@ def build_libretranslate_router(service: TranslationService) -> APIRouter:
         target = languages.pairs[0][1]
         settings = service.settings
         return {
-            "apiKeys": bool(settings.keys()),
+            "apiKeys": bool(settings.api_keys),
             "charLimit": settings.max_body,
             "filesTranslation": False,
             "frontendTimeout": 500,
-            "keyRequired": bool(settings.keys()),
+            "keyRequired": bool(settings.api_keys),
             "language": {
                 "source": {"code": "auto", "name": "Auto Detect"},
                 "target": {"code": target, "name": language_name(target)},

@@ -94,11 +94,11 @@ class ApiKeys:
                 headers = {"WWW-Authenticate": "Bearer"}
                 raise RequestRefusedError(401, "send the API key of this server", headers)
             return
+        if key.name:
+            add_log_fields(scope, key=key.name)
         if (limiter := self.limiters.get(key)) is not None:
             refuse_if_too_often(limiter, key.name, "with this API key")
         scope["covnmt_api_key"] = key
-        if key.name:
-            add_log_fields(scope, key=key.name)
 
 
 def admit_with_key_in_body(scope: Scope, sent: str | None) -> None:
@@ -124,7 +124,7 @@ class SecurityMiddleware:
     def __init__(self, app: ASGIApp, settings: ServeSettings) -> None:
         self.app, self.settings = app, settings
         self.rate_limiter = RateLimiter(settings.rate, settings.burst)
-        self.api_keys = ApiKeys(settings.keys())
+        self.api_keys = ApiKeys(settings.api_keys)
         self.hosts = {"localhost", *settings.allow_hosts, settings.host.lower()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -319,7 +319,7 @@ def _build_document(
             "target": schema["properties"]["target"] | {"enum": targets},
         }
         content["schema"] = schema | {"properties": properties, "examples": [example]}
-    if settings.keys():
+    if settings.api_keys:
         describe_security(document)
     return document
 

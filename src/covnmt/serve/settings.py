@@ -21,7 +21,7 @@ ORIGIN = re.compile(r"https?://([^\s:/\[\]*@]+|\[[0-9a-f:.]+\])(:\d+)?")
 class ApiKey(Settings):
     """An API key, and limits of its own instead of those for everybody."""
 
-    key: Annotated[str, Field(min_length=8, pattern=r"^[ -~]+$")]
+    key: str
     name: str = Field("", description="for the log")
     rate: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
         None, description="requests per second; without it those of an address"
@@ -35,10 +35,9 @@ class ServeSettings(Settings):
 
     host: str = Field("127.0.0.1", description="address to listen on")
     port: Annotated[int, Field(ge=0, le=65535)] = Field(8000, description="0: any free port")
-    api_key: str | None = Field(
-        None, description="required from every request except the page and the probes"
+    api_keys: tuple[ApiKey, ...] = Field(
+        (), description="every request except those of the page and the probes needs one of them"
     )
-    api_keys: tuple[ApiKey, ...] = Field((), description="more keys, with limits of their own")
     allow_origins: tuple[str, ...] = Field((), description="other sites that may call this server")
     allow_hosts: tuple[str, ...] = Field(
         (), description="names of this server, besides its address and localhost"
@@ -96,10 +95,6 @@ class ServeSettings(Settings):
     )
     log_text: bool = Field(False, description="write source texts to the log")
 
-    def keys(self) -> tuple[ApiKey, ...]:
-        """Return all keys; without any, requests need none."""
-        return (*((ApiKey(key=self.api_key),) if self.api_key else ()), *self.api_keys)
-
 
 def parse_host(text: str) -> str:
     """Return a name of this server as browsers send it: in lower case, without a port."""
@@ -120,26 +115,33 @@ def parse_origin(text: str) -> str:
     return origin
 
 
-def read_api_key(path: Path) -> str:
-    """Read the API key from the first line of a file, so that no list of processes shows it."""
-    key = next(iter(read_lines(path)), "").strip()
-    if len(key) < 8 or not key.isascii():
-        raise UserError(f"{path}, line 1: an API key needs at least 8 ASCII characters")
-    return key
-
-
 def read_api_keys(path: Path) -> tuple[ApiKey, ...]:
-    """Read keys from a TOML file: a table for each, by name, with `key` and its limits."""
+    """Read keys from a file, so that no list of processes shows them.
+
+    A TOML file has a table for each client, by name, with `key` and its limits. Of any other file
+    the first line is the only key.
+    """
+    if path.suffix != ".toml":
+        key = next(iter(read_lines(path)), "").strip()
+        return (ApiKey(key=check_api_key(key, f"{path}, line 1")),)
     keys: list[ApiKey] = []
     for name, table in read_toml(path).items():
         if not isinstance(table, dict):
             raise UserError(f"{path}: {name}: write a table, [{name}], with key = ...")
+        check_api_key(table.get("key"), f"{path}: {name}: key")
         keys.append(_read_table(path, name, table))
         if any(key.key == keys[-1].key for key in keys[:-1]):
             raise UserError(f"{path}: {name}: another client has this key")
     if not keys:
         raise UserError(f"{path}: has no keys; write [name] and key = ... for each client")
     return tuple(keys)
+
+
+def check_api_key(key: Any, place: str) -> str:
+    """Refuse what headers cannot send or is easily guessed; the message does not repeat it."""
+    if not isinstance(key, str) or len(key) < 8 or not (key.isascii() and key.isprintable()):
+        raise UserError(f"{place}: an API key needs at least 8 ASCII characters")
+    return key
 
 
 def _read_table(path: Path, name: str, table: dict[str, Any]) -> ApiKey:

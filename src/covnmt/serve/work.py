@@ -44,15 +44,19 @@ class Work(ABC, Generic[R]):
         return replace(self, texts=())
 
     @cached_property
-    def size(self) -> int:
+    def longest(self) -> int:
         """Bytes of the longest text: they measure cost alike in all scripts."""
         return max(len(text.encode()) for text in self.texts)
 
     @property
+    def size(self) -> int:
+        """Estimate the bytes of a sentence that takes as long to translate."""
+        return self.longest
+
+    @property
     def cost(self) -> float:
         """Estimate the time that it takes, as bytes of a sentence translated with a usual beam."""
-        size = max(len(text.encode()) for text in self.texts)
-        return (OVERHEAD_BYTES + size) * (1 + size / DOUBLING_BYTES)
+        return (OVERHEAD_BYTES + self.longest) * (1 + self.longest / DOUBLING_BYTES)
 
     @classmethod
     @abstractmethod
@@ -69,16 +73,13 @@ class TranslateWork(Work[Translation]):
     decode: DecodeConfig
     check: bool = False  # check the translations for omissions too
 
-    @cached_property
+    @property
     def size(self) -> int:
-        """Estimate the bytes of a sentence that takes as long."""
-        return max(len(text.encode()) for text in self.texts) * (
-            CHECKED_FACTOR if self.check else 1
-        )
+        return self.longest * (CHECKED_FACTOR if self.check else 1)
 
     @property
     def cost(self) -> float:
-        """Estimate the time: a step takes longer with a wider beam, though not in proportion."""
+        # a step takes longer with a wider beam, though not in proportion
         beam = (1 + 3 * self.decode.beam / USUAL_BEAM) / 4
         return super().cost * beam * (CHECKED_FACTOR if self.check else 1)
 
@@ -120,16 +121,15 @@ class AlignWork(Work[Alignment]):
 class CheckWork(Work[OmissionReport]):
     """Check what a translation leaves out of its source."""
 
-    @cached_property
+    @property
     def size(self) -> int:
-        """Count the bytes of all sentences that the check may have to decode."""
-        words = len(self.texts[0].encode()) // BYTES_PER_WORD
         # it decodes twice the sentence, and twice the sentence without each word
-        return max(len(text.encode()) for text in self.texts) * 2 * (1 + words)
+        words = len(self.texts[0].encode()) // BYTES_PER_WORD
+        return self.longest * 2 * (1 + words)
 
     @property
     def cost(self) -> float:
-        """Estimate the time: most words are judged by the lexicon, without a decoding."""
+        # most words are judged by the lexicon, without a decoding
         return super().cost * CHECK_FACTOR
 
     @classmethod
