@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from covnmt.evaluation.coverage_effect import attend_twice, measure_coverage_effect
+from covnmt.evaluation.coverage_effect import ablate_coverage, measure_coverage_effect
 from covnmt.inference.model import Model
 
 EXAMPLES = Path(__file__).parents[2] / "docs/examples"
@@ -15,14 +15,14 @@ PAIRS = [("the small cat", "die katze"), ("", "die"), ("the", "die kleine katze"
 def test_matrices_are_those_of_the_pairs_without_end_symbols(translator: Model) -> None:
     """Empty lines are left out; a batch changes nothing."""
     full = [pair for pair in PAIRS if all(pair)]
-    together = list(attend_twice(translator, PAIRS))
+    together = list(ablate_coverage(translator, PAIRS))
     aligned = {a.matrix.shape: a.matrix for a in translator.align(full)}
     assert {pair.attention.shape for pair in together} == set(aligned) == {(2, 3), (3, 1)}
     for pair in together:
         np.testing.assert_allclose(pair.attention, aligned[pair.attention.shape], atol=1e-6)
         assert pair.without_coverage.shape == pair.attention.shape
         np.testing.assert_allclose(pair.without_coverage[0], pair.attention[0], atol=1e-6)
-    [alone] = attend_twice(translator, full[:1])
+    [alone] = ablate_coverage(translator, full[:1])
     same = next(pair for pair in together if pair.attention.shape == (2, 3))
     np.testing.assert_allclose(alone.without_coverage, same.without_coverage, atol=1e-6)
 

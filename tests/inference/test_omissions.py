@@ -9,7 +9,7 @@ import pytest
 from covnmt.base.config import DecodeConfig
 from covnmt.data.padding import PaddedIds
 from covnmt.decoding.engines import (
-    AttentionTwice,
+    CoverageAblation,
     ForcedDecoding,
     SearchResult,
     StepCallback,
@@ -88,7 +88,7 @@ class WordByWord:
     ) -> SearchResult:
         raise AssertionError("the stand-in translates")
 
-    def attend_twice(self, source: PaddedIds, target: PaddedIds) -> AttentionTwice:
+    def ablate_coverage(self, source: PaddedIds, target: PaddedIds) -> CoverageAblation:
         raise AssertionError("nobody asks for attention")
 
     def log_prob(self, x: Sequence[int], y: Sequence[int]) -> float:

@@ -239,12 +239,12 @@ class TokenBatching:
     def epoch(self, position: BatchPosition) -> int:
         return position.block // self._shards
 
-    def _divide_shard(self, number: int) -> "ShuffledShard":
+    def _divide_shard(self, number: int) -> "GroupedPairs":
         first, end = (k * len(self._pairs) // self._shards for k in (number, number + 1))
         return divide_into_groups(self._split, self._pairs[first:end], self._batch_tokens)
 
 
-class ShuffledShard(NamedTuple):
+class GroupedPairs(NamedTuple):
     """Pairs sorted into groups, and the boundaries of their batches."""
 
     pairs: IntArray
@@ -252,7 +252,7 @@ class ShuffledShard(NamedTuple):
     cuts: IntArray
 
 
-def divide_into_groups(split: Split, pairs: IntArray, batch_tokens: int) -> ShuffledShard:
+def divide_into_groups(split: Split, pairs: IntArray, batch_tokens: int) -> GroupedPairs:
     """Divide these pairs into groups of similar length."""
     source, target = split.lengths(pairs)
     longer = np.maximum(source, target) + 1  # with the end symbol
@@ -262,7 +262,7 @@ def divide_into_groups(split: Split, pairs: IntArray, batch_tokens: int) -> Shuf
     bucket_starts = np.flatnonzero(np.diff(buckets[order])) + 1
     groups, batches = _cut_buckets(np.split(longer[order], bucket_starts), batch_tokens)
     numbers = np.repeat(np.arange(len(groups), dtype=np.int32), groups)
-    return ShuffledShard(pairs[order], numbers, np.cumsum(batches)[:-1])
+    return GroupedPairs(pairs[order], numbers, np.cumsum(batches)[:-1])
 
 
 def _bucket_edges(longest: int) -> list[int]:

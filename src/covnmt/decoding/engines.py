@@ -49,8 +49,8 @@ class ForcedDecoding(NamedTuple):
     token_log_probs: FloatArray  # [S, I]; 0 on padding
 
 
-class AttentionTwice(NamedTuple):
-    """Attention of S sentences with the coverage and, at the same steps, with that of step 1."""
+class CoverageAblation(NamedTuple):
+    """Attention of S sentences with the coverage and, in the same states, with C_0 instead."""
 
     alpha: FloatArray  # [S, I, J]
     without_coverage: FloatArray  # [S, I, J]
@@ -72,7 +72,7 @@ class Engine(Protocol):
     def force_decode(self, source: PaddedIds, target: PaddedIds) -> ForcedDecoding:
         """Decode these targets with the first model."""
 
-    def attend_twice(self, source: PaddedIds, target: PaddedIds) -> AttentionTwice:
+    def ablate_coverage(self, source: PaddedIds, target: PaddedIds) -> CoverageAblation:
         """Force-decode with the first model, and attend at every step without coverage too.
 
         The decoder's states stay those of the model as it is.

@@ -21,7 +21,7 @@ from covnmt.data.padding import PaddedIds
 from covnmt.decoding.array_functions import mean, mean_log_probs, mean_or_none, top_k
 from covnmt.decoding.beam_search import Proposal, beam_search
 from covnmt.decoding.engines import (
-    AttentionTwice,
+    CoverageAblation,
     ForcedDecoding,
     SearchResult,
     StepCallback,
@@ -161,15 +161,15 @@ class TorchEngine:
         )
 
     @torch.inference_mode()
-    def attend_twice(self, source: PaddedIds, target: PaddedIds) -> AttentionTwice:
+    def ablate_coverage(self, source: PaddedIds, target: PaddedIds) -> CoverageAblation:
         """Attend with the coverage and without; the same operations on every device."""
         batch = Batch(*map(torch.from_numpy, (*source, *target))).to(self._device)
         model = self.models[0]
         encoded = model.encode(batch.source, batch.source_mask)
-        both = model.decoder.attend_twice(encoded, model.embed_previous(batch))
+        both = model.decoder.ablate_coverage(encoded, model.embed_previous(batch))
         alpha, without = (attention.float().cpu().numpy() for attention in both)
         fertility = model.decoder.coverage.fertility(encoded.Phi)
-        return AttentionTwice(
+        return CoverageAblation(
             alpha, without, None if fertility is None else fertility.float().cpu().numpy()
         )
 

@@ -12,12 +12,12 @@ from covnmt.metrics.attention_statistics import AttendedPair, CoverageEffect, co
 
 def measure_coverage_effect(model: Model, pairs: Iterable[tuple[str, str]]) -> CoverageEffect:
     """Force-decode pairs of lines with the coverage and without; empty lines do not count."""
-    return coverage_effect(attend_twice(model, pairs))
+    return coverage_effect(ablate_coverage(model, pairs))
 
 
-def attend_twice(model: Model, pairs: Iterable[tuple[str, str]]) -> list[AttendedPair]:
+def ablate_coverage(model: Model, pairs: Iterable[tuple[str, str]]) -> list[AttendedPair]:
     """Return the attention of each pair, by the model's tokens and without end symbols."""
     encoded = [
         (model.source.encode(source), model.target.encode(target)) for source, target in pairs
     ]
-    return model.forced_decoder.attend_twice([pair for pair in encoded if all(pair)])
+    return model.forced_decoder.ablate_coverage([pair for pair in encoded if all(pair)])

@@ -65,14 +65,14 @@ class ForcedDecoder:
 
         return map_in_batches(decode_batch, _lengths(pairs), batch_size or BATCH_SIZE)
 
-    def attend_twice(self, pairs: Sequence[IdPair]) -> list["AttendedPair"]:
+    def ablate_coverage(self, pairs: Sequence[IdPair]) -> list["AttendedPair"]:
         """Attend at every step with the coverage and without; end symbols are not included."""
         # here, as it imports sacreBLEU, without which translating starts faster
         from covnmt.metrics.attention_statistics import AttendedPair
 
         def attend_batch(indices: list[int]) -> Iterator[AttendedPair]:
             source, target = self._pad([pairs[k] for k in indices])
-            alpha, without, fertility = self.engine.attend_twice(source, target)
+            alpha, without, fertility = self.engine.ablate_coverage(source, target)
             for row, k in enumerate(indices):
                 J, I = map(len, pairs[k])
                 Phi = None if fertility is None else fertility[row, :J]

@@ -42,7 +42,7 @@ from covnmt.inference.omissions import (
 )
 from covnmt.inference.translate import (
     LineCallback,
-    PartialLines,
+    LineProgress,
     Translation,
     join_translations,
     make_translation,
@@ -220,7 +220,7 @@ class Model:
             if overlong == "raise":
                 _raise_overlong(segments, dict(window), decode.max_source)
             line_of_segment = [number for number, _ in segments]
-            progress = PartialLines(on_step, line_of_segment, self.target) if on_step else None
+            progress = LineProgress(on_step, line_of_segment, self.target) if on_step else None
             translations = self._translate_segments([s for _, s in segments], decode, progress)
             start = 0
             for number, line in window:
@@ -316,7 +316,7 @@ class Model:
         self,
         segments: Sequence[tuple[str, ...]],
         decode: DecodeConfig,
-        progress: PartialLines | None,
+        progress: LineProgress | None,
     ) -> list[Translation]:
         """Translate segments in batches of similar length; return them in the given order."""
         end_id = self.source.vocabulary.end_id

@@ -146,8 +146,8 @@ def make_translation(
 
 
 @dataclass(frozen=True)
-class PartialLines:
-    """Turns what a search reports about segments into reports about whole lines."""
+class LineProgress:
+    """Reports the progress of whole lines while a search reports that of their segments."""
 
     on_step: LineCallback
     lines: Sequence[int]  # the index of the line of every segment, ascending

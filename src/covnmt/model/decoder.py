@@ -102,7 +102,7 @@ class Decoder(KernelModule):
             C=state.C,
         )
 
-    def attend_twice(self, source: EncodedSource, y: Tensor) -> tuple[Tensor, Tensor]:
+    def ablate_coverage(self, source: EncodedSource, y: Tensor) -> tuple[Tensor, Tensor]:
         """Attend with the coverage C_{i-1}, and at the same steps with C_0; both are [B, I, J].
 
         States, contexts and coverage are those of the model as it is.

@@ -96,7 +96,7 @@ def test_forced_decoding_equals_pytorch(kind: str, order: str, cell: str, tmp_pa
     found, wanted = onnx.force_decode(source, target), pytorch.force_decode(source, target)
     for row, expected, real in zip(found.alpha, wanted.alpha, target.mask, strict=True):
         np.testing.assert_allclose(row[real], expected[real], atol=1e-5)
-    ours, theirs = (engine.attend_twice(source, target) for engine in (onnx, pytorch))
+    ours, theirs = (engine.ablate_coverage(source, target) for engine in (onnx, pytorch))
     np.testing.assert_array_equal(ours.alpha, found.alpha)
     for row, expected, real in zip(ours[1], theirs[1], target.mask, strict=True):
         np.testing.assert_allclose(row[real], expected[real], atol=1e-5)

@@ -25,7 +25,7 @@ from covnmt.data.padding import PaddedIds
 from covnmt.decoding.array_functions import mean, mean_log_probs, mean_or_none, top_k
 from covnmt.decoding.beam_search import Proposal, beam_search
 from covnmt.decoding.engines import (
-    AttentionTwice,
+    CoverageAblation,
     ForcedDecoding,
     SearchResult,
     StepCallback,
@@ -310,8 +310,8 @@ class OnnxEngine:
         alpha, token_log_probs = np.stack(alphas, axis=1), np.stack(columns, axis=1)
         return ForcedDecoding(alpha, total, scorer.fertility(J), token_log_probs)
 
-    def attend_twice(self, source: PaddedIds, target: PaddedIds) -> AttentionTwice:
-        """Take every step with the coverage and with C_0."""
+    def ablate_coverage(self, source: PaddedIds, target: PaddedIds) -> CoverageAblation:
+        """Take every step with the coverage, and with C_0 instead."""
         scorer, state = OnnxScorer.encode(
             self.models[:1], source, self.end_id, beam=1, all_tokens=True
         )
@@ -326,7 +326,7 @@ class OnnxEngine:
             [[alpha]], state = scorer.run(state, last_ids, 1, ["alpha"])
             alphas.append(alpha[:, :J])
             last_ids = token_ids
-        return AttentionTwice(
+        return CoverageAblation(
             np.stack(alphas, axis=1), np.stack(without, axis=1), scorer.fertility(J)
         )
 
