@@ -1,6 +1,7 @@
 """Packages import downwards only, in the order that docs/architecture.md lists them."""
 
 import ast
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -54,9 +55,30 @@ def type_names(path: Path) -> set[str]:
     return {name for name in names if name[0].isupper() and not name.isupper()}
 
 
-def test_no_two_types_share_a_name() -> None:
+def function_names(path: Path) -> set[str]:
+    """Return the names of the public functions of a module."""
+    nodes = ast.parse(path.read_text("utf-8")).body
+    functions = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+    return {name for name in functions if not name.startswith("_")}
+
+
+def shared_names(
+    find: Callable[[Path], set[str]], exempt: Collection[str] = ()
+) -> dict[str, list[str]]:
+    """Return names that several modules define, and the modules."""
     modules: dict[str, list[str]] = {}
     for path in PACKAGE.rglob("*.py"):
-        for name in type_names(path):
-            modules.setdefault(name, []).append(str(path.relative_to(PACKAGE)))
-    assert {name: paths for name, paths in modules.items() if len(paths) > 1} == {}
+        module = path.relative_to(PACKAGE).as_posix()
+        if not module.startswith(tuple(exempt)):
+            for name in find(path):
+                modules.setdefault(name, []).append(module)
+    return {name: paths for name, paths in modules.items() if len(paths) > 1}
+
+
+def test_no_two_types_share_a_name() -> None:
+    assert shared_names(type_names) == {}
+
+
+def test_no_two_public_functions_share_a_name() -> None:
+    # commands have the names that users type, and kernels those of the functions they replace
+    assert shared_names(function_names, ("cli/", "kernels/triton/")) == {}
