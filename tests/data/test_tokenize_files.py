@@ -90,7 +90,7 @@ def test_an_interrupted_call_continues_with_the_missing_files(
     read: list[str] = []
     plain = tokenize_files._tokenize
 
-    def watched(pair: tokenize_files.FilePair) -> Any:
+    def watched(pair: tokenize_files.FilePairTask) -> Any:
         read.append(pair.paths[0].stem)
         if read == ["part0", "part1", "part2"]:
             raise KeyboardInterrupt

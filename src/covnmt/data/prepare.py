@@ -36,7 +36,7 @@ from covnmt.data.corpus import (
 from covnmt.data.settings import SPLIT_NAMES, PrepareSettings, SplitName
 from covnmt.data.tokenize_files import (
     EncodingTask,
-    FilePair,
+    FilePairTask,
     add_token_counts,
     encode_file,
     tokenize_file_pair,
@@ -152,7 +152,7 @@ def _write_all(
     models = _train_subwords(settings, work)
     pairs = {
         name: [
-            FilePair(name, k, paths, inputs[name][2 * k : 2 * k + 2], settings, models, work)
+            FilePairTask(name, k, paths, inputs[name][2 * k : 2 * k + 2], settings, models, work)
             for k, paths in enumerate(split_paths)
         ]
         for name, split_paths in settings.files().items()
@@ -176,7 +176,7 @@ def _write_all(
     return splits, {side: len(vocabularies[side]) for side in SIDES}
 
 
-def _tokenize(pairs: Sequence[FilePair], workers: int) -> Counter[str]:
+def _tokenize(pairs: Sequence[FilePairTask], workers: int) -> Counter[str]:
     """Tokenize a split; returns how many pairs are kept and dropped."""
     tally: Counter[str] = Counter()
     tallies = map_unordered(tokenize_file_pair, pairs, workers)
@@ -186,7 +186,7 @@ def _tokenize(pairs: Sequence[FilePair], workers: int) -> Counter[str]:
 
 
 def _write_codecs(
-    settings: PrepareSettings, pairs: Sequence[FilePair], output: Path
+    settings: PrepareSettings, pairs: Sequence[FilePairTask], output: Path
 ) -> dict[Side, Vocabulary]:
     """Add up the counts of all file pairs, and write tokenizers and vocabularies."""
     counts: dict[Side, Counter[str]] = {side: Counter() for side in SIDES}
@@ -310,7 +310,7 @@ def _untokenized_texts(settings: PrepareSettings, output: Path) -> Iterator[tupl
 
 
 def _encode(
-    pairs: Sequence[FilePair],
+    pairs: Sequence[FilePairTask],
     vocabularies: Mapping[Side, Vocabulary],
     tally: Counter[str],
     output: Path,
@@ -336,7 +336,7 @@ def _encode(
     )
 
 
-def _concatenate(pairs: Iterable[FilePair], side: Side, number: int, stem: Path) -> None:
+def _concatenate(pairs: Iterable[FilePairTask], side: Side, number: int, stem: Path) -> None:
     """Write the ids of all sentences of one side, and where each begins."""
     end = 0
     with (

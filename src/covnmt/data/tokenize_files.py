@@ -34,7 +34,7 @@ LINES_PER_CHUNK = 10_000
 
 
 @dataclass(frozen=True)
-class FilePair:
+class FilePairTask:
     """Two parallel files of a split, how they are tokenized, and where the results go."""
 
     split: SplitName
@@ -61,7 +61,7 @@ class FilePair:
         }
 
 
-def tokenize_file_pair(pair: FilePair) -> dict[str, int]:
+def tokenize_file_pair(pair: FilePairTask) -> dict[str, int]:
     """Write tokens and counts unless they are there; returns how many pairs are kept and dropped.
 
     Only training pairs are dropped, and only tokens of kept pairs are counted.
@@ -94,7 +94,7 @@ def tokenize_file_pair(pair: FilePair) -> dict[str, int]:
     return tally
 
 
-def _tokenize(pair: FilePair) -> Iterator[tuple[list[str], list[str]]]:
+def _tokenize(pair: FilePairTask) -> Iterator[tuple[list[str], list[str]]]:
     source, target = (pair.settings.tokenizer(side) for side in SIDES)
     source_tokenizer = build_tokenizer(source, pair.spm_models["source"])
     target_tokenizer = build_tokenizer(target, pair.spm_models["target"])
@@ -141,7 +141,7 @@ def count_tokens(counts: Counter[str], tokens: Iterable[str]) -> None:
 class EncodingTask:
     """One side of a file pair, to be turned into ids."""
 
-    pair: FilePair
+    pair: FilePairTask
     side: Side
     vocabulary: Vocabulary
 
