@@ -19,9 +19,9 @@ from covnmt.base.arrays import IntArray
 from covnmt.base.config import describe_keys
 from covnmt.base.files import atomic_write_text
 from covnmt.base.table import markdown_table
-from covnmt.evaluation.evaluate import SIGNIFICANCE_LEVEL
 from covnmt.metrics.bleu import bleu_from_totals
 from covnmt.metrics.bootstrap import bleu_gain_interval
+from covnmt.metrics.significance import SignTest
 from tests.docs import server_tables
 from tests.docs.command_line_reference import command_line_reference
 
@@ -181,7 +181,7 @@ def significance_marks(system: Mapping[str, Any]) -> list[str]:
     return [
         mark
         for mark, by_seed in tests.items()
-        if any(t["p_value"] < SIGNIFICANCE_LEVEL and t["up"] > t["down"] for t in by_seed.values())
+        if any(SignTest(**test).is_gain for test in by_seed.values())
     ]
 
 

@@ -14,10 +14,9 @@ from covnmt.evaluation.interesting_sentences import (
     OMITTED,
     REP_PROXY,
     REPEATED,
+    SentenceRanker,
     most_different,
-    over_translated,
     repeated_bigram_positions,
-    under_translated,
 )
 from covnmt.evaluation.system_output import OutputLine, combine_output_lines
 from covnmt.evaluation.test_set import EvaluationSet
@@ -72,12 +71,12 @@ def test_most_different_sentences_come_first_and_equal_ones_never() -> None:
 
 def test_exact_counts_are_preferred() -> None:
     scored = comparison(SYSTEMS, EXACT)
-    under = under_translated(scored, SYSTEMS, EXACT, 10)
+    under = SentenceRanker(scored, SYSTEMS, EXACT).under_translated(10)
     assert under.measure == OMITTED
     (ranked,) = under.sentences
     assert (ranked.system, ranked.sentence, ranked.amount) == ("lossy", 0, 2)
     assert {ranked.source[j] for j in ranked.marked} == {"mo", "su"}
-    over = over_translated(scored, SYSTEMS, EXACT, 10)
+    over = SentenceRanker(scored, SYSTEMS, EXACT).over_translated(10)
     assert over.measure == REPEATED
     (ranked,) = over.sentences
     assert (ranked.sentence, [ranked.source[j] for j in ranked.marked]) == (2, ["su"])
@@ -85,14 +84,14 @@ def test_exact_counts_are_preferred() -> None:
 
 def test_attention_is_the_proxy_without_exact_counts() -> None:
     systems = {"lossy": with_attention(LOSSY)}
-    under = under_translated(comparison(systems, PLAIN), systems, PLAIN, 10)
+    under = SentenceRanker(comparison(systems, PLAIN), systems, PLAIN).under_translated(10)
     assert under.measure == LOW_ATTENTION_PROXY
     assert [(f.sentence, f.amount, sorted(f.marked)) for f in under.sentences] == [(0, 2, [2, 3])]
 
 
 def test_length_is_the_proxy_if_one_system_has_no_attention() -> None:
     systems = {"soft": with_attention(PERFECT), "plain": plain(LOSSY)}
-    under = under_translated(comparison(systems, PLAIN), systems, PLAIN, 10)
+    under = SentenceRanker(comparison(systems, PLAIN), systems, PLAIN).under_translated(10)
     assert under.measure == LENGTH_PROXY
     assert [(f.system, f.sentence, f.amount) for f in under.sentences] == [("plain", 0, 2)]
 
@@ -100,11 +99,12 @@ def test_length_is_the_proxy_if_one_system_has_no_attention() -> None:
 def test_rep_is_the_proxy_for_repetitions() -> None:
     lines = ["big house big house now here", "big big big house", "now here big"]
     systems = {"loop": plain(lines)}
-    over = over_translated(comparison(systems, PLAIN), systems, PLAIN, 10)
+    ranker = SentenceRanker(comparison(systems, PLAIN), systems, PLAIN)
+    over = ranker.over_translated(10)
     assert over.measure == REP_PROXY
     # one bigram too many that is also a word at once (1 + 2), then one bigram (1)
     assert [(f.sentence, f.amount) for f in over.sentences] == [(1, 3), (0, 1)]
-    assert len(over_translated(comparison(systems, PLAIN), systems, PLAIN, 1).sentences) == 1
+    assert len(ranker.over_translated(1).sentences) == 1
 
 
 @pytest.mark.parametrize(

@@ -33,5 +33,5 @@ def results(comparison: Comparison) -> list[Result]:
 @pytest.fixture
 def prepared(tmp_path: Path) -> Path:
     write_open_corpus(tmp_path)
-    KFTT.text.prepare(tmp_path, tmp_path / "prepared")
+    KFTT.prepare(tmp_path, tmp_path / "prepared")
     return tmp_path / "prepared"

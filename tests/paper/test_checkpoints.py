@@ -32,7 +32,7 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> ExperimentPlan:
     plan = ExperimentPlan(
         find_experiment("embedded", "original"), directory / "work", directory / "results"
     )
-    plan.experiment.text.prepare(None, plan.prepared)
+    plan.experiment.prepare(None, plan.prepared)
     return plan
 
 

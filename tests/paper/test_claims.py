@@ -14,7 +14,7 @@ from covnmt.paper.results import (
     PartialResult,
     Result,
     partial_result_path,
-    write_partial_result,
+    write_record,
     write_result,
 )
 from tests.paper.sample_results import rows_of, sample_content, sample_result
@@ -88,7 +88,7 @@ def test_checkpoints_of_unfinished_jobs_count(tmp_path: Path, comparison: Compar
             content | {"system": system, "checkpoints": checkpoints(bleu, 70, 15)}
         )
         path = partial_result_path(tmp_path / "kftt-original", system, 1)
-        write_partial_result(path, partial)
+        write_record(path, partial)
     page = write_claims_page(tmp_path).read_text("utf-8")
     row = table_of(page, "KFTT, Japanese to English", "claim")[0]
     assert row["ours, the paper's training"] == "(b) +1.00 (+1.00 to +1.00), +8%"

@@ -22,7 +22,7 @@ def test_open_corpora_are_prepared_as_words(tmp_path: Path) -> None:
     write_open_corpus(tmp_path)
     prepared = tmp_path / "prepared"
     for _ in range(2):  # the second time there is nothing to do
-        KFTT.text.prepare(tmp_path, prepared)
+        KFTT.prepare(tmp_path, prepared)
     corpus = Corpus.open(prepared)
     assert corpus.codec("target").tokenize("Temple 3.") == ["temple", "3", "."]
     assert corpus.codec("source").tokenize("寺 は 3 。") == ["寺", "は", "3", "。"]
@@ -36,7 +36,7 @@ def test_open_corpora_are_prepared_as_words(tmp_path: Path) -> None:
 
 def test_corpus_files_may_be_in_the_directory_itself(tmp_path: Path) -> None:
     write_open_corpus(tmp_path, gold=False)
-    KFTT.text.prepare(tmp_path / "kftt-ja-en", tmp_path / "prepared")
+    KFTT.prepare(tmp_path / "kftt-ja-en", tmp_path / "prepared")
     assert not (tmp_path / "prepared" / GOLD_FILES[2]).exists()
 
 
@@ -48,11 +48,11 @@ MISSING = {
 
 @pytest.mark.parametrize("corpus", MISSING)
 def test_missing_corpus_says_how_to_get_it(corpus: str, tmp_path: Path) -> None:
-    text = find_experiment(corpus).text
+    experiment = find_experiment(corpus)
     with pytest.raises(UserError, match=MISSING[corpus]):
-        text.prepare(tmp_path, tmp_path / "prepared")
+        experiment.prepare(tmp_path, tmp_path / "prepared")
     with pytest.raises(UserError, match="give --data, or --unpack FILE"):
-        text.prepare(None, tmp_path / "prepared")
+        experiment.prepare(None, tmp_path / "prepared")
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_every_experiment_has_its_own_name_and_a_recipe() -> None:
 def test_examples_include_long_sentences_and_are_tokenized(
     experiment: Experiment, tmp_path: Path
 ) -> None:
-    lines = experiment.text.examples(tmp_path)
+    lines = experiment.examples(tmp_path)
     assert 10 <= len(lines) <= 15
     assert sum(len(line.split()) > 30 for line in lines) >= 4
     assert all(line == " ".join(line.split()) and line.endswith("。") for line in lines)

@@ -81,7 +81,7 @@ def test_both_directions_have_the_same_pairs_and_vocabulary(raw: Path, tmp_path:
     directories = {name: tmp_path / name / "data" for name in ("de-en", "en-de")}
     for name, prepared in directories.items():
         for _ in range(2):  # the second time there is nothing to do
-            find_experiment(name).text.prepare(raw, prepared)
+            find_experiment(name).prepare(raw, prepared)
     forward, backward = (Corpus.open(directory) for directory in directories.values())
     lines = 4 * len(sentences("", "")) - 3
     for one, other in zip(SIDES, reversed(SIDES), strict=True):
@@ -97,8 +97,8 @@ def test_both_directions_have_the_same_pairs_and_vocabulary(raw: Path, tmp_path:
 
 
 def test_a_missing_source_is_named(tmp_path: Path) -> None:
-    text = find_experiment("de-en").text
+    experiment = find_experiment("de-en")
     with pytest.raises(UserError, match=f"{EUROPARL}: no training files"):
-        text.prepare(tmp_path, tmp_path / "prepared")
+        experiment.prepare(tmp_path, tmp_path / "prepared")
     with pytest.raises(UserError, match="give --data, or --unpack FILE"):
-        text.prepare(None, tmp_path / "prepared")
+        experiment.prepare(None, tmp_path / "prepared")

@@ -19,7 +19,7 @@ from covnmt.paper.experiments import OpenCorpusText, find_experiment, should_tun
 from covnmt.paper.jobs import run_jobs, write_rating_sheets
 from covnmt.paper.markdown_report import write_page
 from covnmt.paper.plan import ExperimentJob, ExperimentPlan
-from covnmt.paper.results import read_result, read_results
+from covnmt.paper.results import Result, read_record, read_results
 from covnmt.paper.summary import differing_settings
 from covnmt.paper.systems import recipe_overrides, training_system
 from covnmt.text.codec import SIDES, Codec
@@ -58,7 +58,7 @@ def plan(tiny_text: Path, tmp_path_factory: pytest.TempPathFactory) -> Experimen
     write_lines(recipe, [f'extends = "{TINY}"', *modern])
     kftt = find_experiment("kftt", "modern")
     assert isinstance(kftt.text, OpenCorpusText)
-    tiny = replace(kftt, recipe=str(recipe), text=replace(kftt.text, subwords=60))
+    tiny = replace(kftt, other_recipe=str(recipe), text=replace(kftt.text, subwords=60))
     plan = ExperimentPlan(tiny, directory / "work", directory / "results", raw, device="cpu")
     list(run_jobs(replace(plan, jobs=[ExperimentJob(system, 1) for system in SYSTEMS])))
     return plan
@@ -100,7 +100,8 @@ def test_systems_with_a_tuned_length_penalty(
 
 def test_length_penalty_is_the_best_on_dev_and_is_stored(plan: ExperimentPlan) -> None:
     results = [
-        read_result(plan.result_file(ExperimentJob(system, 1)), system, 1) for system in SYSTEMS
+        read_record(Result, plan.result_file(ExperimentJob(system, 1)), system, 1)
+        for system in SYSTEMS
     ]
     assert [bool(result.tuning) for result in results] == [True, True, False, False]
     dev = Corpus.open(plan.prepared).split("dev")
@@ -128,7 +129,7 @@ def test_page_shows_the_length_penalties_that_were_tried(plan: ExperimentPlan) -
 
 def test_tuned_penalties_count_as_one_setting(plan: ExperimentPlan) -> None:
     """A penalty that was not tuned still differs from them."""
-    first = read_result(plan.result_file(ExperimentJob("gru10", 1)), "gru10", 1)
+    first = read_record(Result, plan.result_file(ExperimentJob("gru10", 1)), "gru10", 1)
     other = first.model_copy(deep=True)
     other.recipe["decode"]["length_penalty"] = 9.0
     fixed = first.model_copy(update={"tuning": []})
@@ -196,7 +197,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> ExperimentPlan:
     kftt = find_experiment("kftt", "shipped")
     assert isinstance(kftt.text, OpenCorpusText)
     text = replace(kftt.text, subwords=310)
-    tiny = replace(kftt, recipe="reproduce/embedded-tiny", text=text)
+    tiny = replace(kftt, other_recipe="reproduce/embedded-tiny", text=text)
     where = directory / "work", directory / "results", directory / "raw"
     plan = ExperimentPlan(tiny, *where, device="cpu", jobs=[ExperimentJob("gru10", 1)])
     list(run_jobs(plan))

@@ -25,7 +25,7 @@ def test_unpacked_data_equal_the_packed_ones(prepared: Path, tmp_path: Path) -> 
     unpack_prepared_data(tmp_path / "one.tar.xz", "kftt", there)
     assert contents(there) == contents(prepared)
     assert [path.name for path in there.parent.iterdir()] == ["data"]
-    KFTT.text.prepare(None, there)
+    KFTT.prepare(None, there)
     unpack_prepared_data(tmp_path / "nothing", "kftt", there)  # is not asked for
 
 

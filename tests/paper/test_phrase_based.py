@@ -16,7 +16,7 @@ from covnmt.paper.systems import PHRASE_BASED
 from covnmt.phrase_based.settings import StackSearchSettings, WeightTuningSettings
 
 TEXT = EmbeddedPairText(train=300, dev=20, test=20, example_count=0)
-EXPERIMENT = Experiment("tiny", "embedded", "tiny", "Tiny", "reproduce/embedded-tiny", TEXT)
+EXPERIMENT = Experiment("embedded", "tiny", "Tiny", TEXT)
 
 
 @pytest.fixture

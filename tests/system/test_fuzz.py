@@ -39,7 +39,7 @@ from covnmt.inference.translate import format_translations, read_dictionary
 from covnmt.model.checkpoint import DIGEST_KEY, content_digest
 from covnmt.model.directory import find_model
 from covnmt.paper.pack import pack_prepared_data, unpack_prepared_data
-from covnmt.paper.results import read_result
+from covnmt.paper.results import Result, read_record
 from covnmt.serve.settings import read_api_keys
 from covnmt.text.codec import Codec
 from covnmt.training.loop import train
@@ -305,7 +305,9 @@ READERS = {
     "lexicon": Reader("check/lexicon.npz", mutate_bytes, read_calibration),
     "key of ratings": Reader("key.json", mutate_json, score_ratings, 40),
     "ratings": Reader("sheet.csv", mutate_bytes, score_ratings, 40),
-    "result": Reader("result.json", mutate_json, partial(read_result, system="gru10", seed=1), 40),
+    "result": Reader(
+        "result.json", mutate_json, partial(read_record, Result, system="gru10", seed=1), 40
+    ),
     "pack": Reader("pack.tar.xz", mutate_pack, unpack, 30),
     "zip": Reader("a.zip", mutate_bytes, extract, 30),
     "tar.xz": Reader("a.tar.xz", mutate_bytes, extract, 30),

@@ -102,7 +102,7 @@ def reproduce(
     if unpack:
         unpack_prepared_data(unpack, experiment.name, plan.prepared)
     if pack:
-        experiment.text.prepare(data, plan.prepared)
+        experiment.prepare(data, plan.prepared)
         pack_prepared_data(plan.prepared, experiment.name, pack)
         log(f"wrote {pack} ({pack.stat().st_size / 2**20:.1f} MiB)")
     elif sheet:

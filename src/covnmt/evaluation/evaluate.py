@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SIGNIFICANCE_MARKS = "†‡§¶"
-SIGNIFICANCE_LEVEL = 0.01
 VERSION = f"version:covnmt-{__version__}"
 TER_CHUNK = 100  # lines per task; fewer are not worth a process
 
@@ -114,12 +113,8 @@ class Comparison:
         return "".join(
             mark
             for mark, baseline in zip(SIGNIFICANCE_MARKS, self.baselines, strict=False)
-            if baseline != system and self._beats(system, baseline)
+            if baseline != system and self.sign_tests[baseline, system].is_gain
         )
-
-    def _beats(self, system: str, baseline: str) -> bool:
-        test = self.sign_tests[baseline, system]
-        return test.p_value < SIGNIFICANCE_LEVEL and test.up > test.down
 
     def to_json(self) -> dict[str, Any]:
         """Return what `covnmt compare --json` writes."""

@@ -23,11 +23,10 @@ from covnmt.evaluation.figures import (
     length_curves_svg,
 )
 from covnmt.evaluation.interesting_sentences import (
+    SentenceRanker,
     SentenceRanking,
     most_different,
-    over_translated,
     repeated_bigram_positions,
-    under_translated,
 )
 from covnmt.evaluation.rendering import render_template
 from covnmt.evaluation.system_output import OutputLine, combine_output_lines, read_outputs
@@ -88,9 +87,10 @@ def write_report(
     with_maps = _choose_heat_maps(comparison, systems, sentences, maps)
     _write_figures(directory / "figures", comparison, systems, with_maps)
     write_json(directory / "scores.json", comparison.to_json())
+    ranker = SentenceRanker(comparison, systems, test_set)
     rankings = {
-        "lost": under_translated(comparison, systems, test_set, sentences),
-        "twice": over_translated(comparison, systems, test_set, sentences),
+        "lost": ranker.under_translated(sentences),
+        "twice": ranker.over_translated(sentences),
     }
     evaluations = comparison.systems
     several = len(evaluations) > 1

@@ -6,6 +6,7 @@ source words with low attention, words repeated beyond the reference; the report
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -50,41 +51,68 @@ def most_different(comparison: Comparison, count: int) -> list[int]:
     return [int(k) for k in order if spread[k] > 0]
 
 
-def under_translated(
-    comparison: Comparison,
-    outputs: Mapping[str, Sequence[OutputLine]],
-    test_set: EvaluationSet,
-    count: int,
-) -> SentenceRanking:
-    """Rank sentences by omitted words: exact, else by attention, else by length."""
-    if _has_exact_counts(comparison):
-        return _rank_exact(OMITTED, comparison, test_set, lambda e: e.omitted, count)
-    if not all(line.alignment is not None for lines in outputs.values() for line in lines):
+@dataclass(frozen=True)
+class SentenceRanker:
+    """Finds the sentences with most errors, of all systems together."""
 
-        def count_missing(words: Sequence[str], reference: Sequence[str]) -> int:
-            return len(reference) - len(words)
+    comparison: Comparison
+    outputs: Mapping[str, Sequence[OutputLine]]
+    test_set: EvaluationSet
 
-        return _rank_by_words(LENGTH_PROXY, outputs, test_set, count_missing, count)
-    sentences = []
-    for system, lines in outputs.items():
-        for k, line in enumerate(lines):
-            assert line.alignment is not None
-            received = line.alignment.sum(axis=0)  # [J]
-            low = frozenset(np.flatnonzero(received < LOW_ATTENTION).tolist())
-            sentences.append(RankedSentence(system, k, line.source_tokens, len(low), low))
-    return _rank(LOW_ATTENTION_PROXY, sentences, count)
+    def under_translated(self, count: int) -> SentenceRanking:
+        """Rank sentences by omitted words: exact, else by attention, else by length."""
+        if self._has_exact_counts:
+            return self._rank(OMITTED, partial(self._exact, lambda e: e.omitted), count)
+        if all(line.alignment is not None for lines in self.outputs.values() for line in lines):
+            return self._rank(LOW_ATTENTION_PROXY, self._by_attention, count)
+        return self._rank(LENGTH_PROXY, partial(self._by_words, count_missing_words), count)
+
+    def over_translated(self, count: int) -> SentenceRanking:
+        """Rank sentences by repeated words: exact, else by REP."""
+        if self._has_exact_counts:
+            return self._rank(REPEATED, partial(self._exact, lambda e: e.repeated), count)
+        return self._rank(REP_PROXY, partial(self._by_words, count_repetitions), count)
+
+    @property
+    def _has_exact_counts(self) -> bool:
+        return all(system.word_errors for system in self.comparison.systems.values())
+
+    def _exact(
+        self, select: Callable[[SourceWordErrors], frozenset[int]], system: str, k: int
+    ) -> RankedSentence:
+        positions = select(self.comparison.systems[system].word_errors[k])
+        return RankedSentence(system, k, self._source(k), len(positions), positions)
+
+    def _by_attention(self, system: str, k: int) -> RankedSentence:
+        line = self.outputs[system][k]
+        assert line.alignment is not None
+        received = line.alignment.sum(axis=0)  # [J]
+        low = frozenset(np.flatnonzero(received < LOW_ATTENTION).tolist())
+        return RankedSentence(system, k, line.source_tokens, len(low), low)
+
+    def _by_words(
+        self, count_errors: Callable[[Sequence[str], Sequence[str]], int], system: str, k: int
+    ) -> RankedSentence:
+        """Count errors from the words of the output and of the reference."""
+        words, reference = self.outputs[system][k].text.split(), self.test_set.references[0][k]
+        errors = count_errors(words, reference.split())
+        return RankedSentence(system, k, self._source(k), errors)
+
+    def _source(self, k: int) -> list[str]:
+        assert self.test_set.source is not None
+        return self.test_set.source[k].split()
+
+    def _rank(
+        self, measure: str, judge: Callable[[str, int], RankedSentence], count: int
+    ) -> SentenceRanking:
+        """Keep the worst `count` of those with errors; ties stay in the order of the files."""
+        sentences = (judge(name, k) for name, o in self.outputs.items() for k in range(len(o)))
+        bad = [sentence for sentence in sentences if sentence.amount > 0]
+        return SentenceRanking(measure, tuple(sorted(bad, key=lambda s: -s.amount)[:count]))
 
 
-def over_translated(
-    comparison: Comparison,
-    outputs: Mapping[str, Sequence[OutputLine]],
-    test_set: EvaluationSet,
-    count: int,
-) -> SentenceRanking:
-    """Rank sentences by repeated words: exact, else by REP."""
-    if _has_exact_counts(comparison):
-        return _rank_exact(REPEATED, comparison, test_set, lambda e: e.repeated, count)
-    return _rank_by_words(REP_PROXY, outputs, test_set, count_repetitions, count)
+def count_missing_words(words: Sequence[str], reference: Sequence[str]) -> int:
+    return len(reference) - len(words)
 
 
 def repeated_bigram_positions(words: Sequence[str]) -> frozenset[int]:
@@ -96,48 +124,3 @@ def repeated_bigram_positions(words: Sequence[str]) -> frozenset[int]:
             positions |= {k, k + 1}
         seen.add(bigram)
     return frozenset(positions)
-
-
-def _has_exact_counts(comparison: Comparison) -> bool:
-    return all(system.word_errors for system in comparison.systems.values())
-
-
-def _rank_exact(
-    measure: str,
-    comparison: Comparison,
-    test_set: EvaluationSet,
-    positions: Callable[[SourceWordErrors], frozenset[int]],
-    count: int,
-) -> SentenceRanking:
-    assert test_set.source is not None
-    sentences = [
-        RankedSentence(
-            system, k, test_set.source[k].split(), len(positions(errors)), positions(errors)
-        )
-        for system, evaluation in comparison.systems.items()
-        for k, errors in enumerate(evaluation.word_errors)
-    ]
-    return _rank(measure, sentences, count)
-
-
-def _rank_by_words(
-    measure: str,
-    outputs: Mapping[str, Sequence[OutputLine]],
-    test_set: EvaluationSet,
-    count_errors: Callable[[Sequence[str], Sequence[str]], int],
-    count: int,
-) -> SentenceRanking:
-    """Rank sentences by a function of their output words and reference words."""
-    assert test_set.source is not None
-    sentences = []
-    for system, lines in outputs.items():
-        for k, line in enumerate(lines):
-            errors = count_errors(line.text.split(), test_set.references[0][k].split())
-            sentences.append(RankedSentence(system, k, test_set.source[k].split(), errors))
-    return _rank(measure, sentences, count)
-
-
-def _rank(measure: str, sentences: Sequence[RankedSentence], count: int) -> SentenceRanking:
-    """Keep the worst `count` of those with errors; ties stay in the order of the file."""
-    bad = [sentence for sentence in sentences if sentence.amount > 0]
-    return SentenceRanking(measure, tuple(sorted(bad, key=lambda s: -s.amount)[:count]))

@@ -5,15 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from covnmt.base.table import Bold, Row, Table, TableColumn
-from covnmt.evaluation.evaluate import (
-    SIGNIFICANCE_LEVEL,
-    SIGNIFICANCE_MARKS,
-    Comparison,
-    Evaluation,
-)
+from covnmt.evaluation.evaluate import SIGNIFICANCE_MARKS, Comparison, Evaluation
 from covnmt.evaluation.human_evaluation import RatingSummary
 from covnmt.metrics.bleu import OUTPUT_LENGTH, PAPER_BLEU, REFERENCE_LENGTH
 from covnmt.metrics.by_length import LengthBucket
+from covnmt.metrics.significance import SIGNIFICANCE_LEVEL
 
 MISSING = "-"
 

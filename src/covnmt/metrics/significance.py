@@ -25,6 +25,7 @@ from covnmt.metrics.bleu import bleu_from_totals
 Alternative = Literal["two-sided", "greater"]
 ResamplingMethod = Literal["bootstrap", "randomization"]
 
+SIGNIFICANCE_LEVEL = 0.01
 # Far below what one n-gram changes in millions, far above rounding.
 EQUAL_TOLERANCE = 1e-12
 
@@ -38,6 +39,11 @@ class SignTest:
     same: int
     p_value: float
     alternative: Alternative
+
+    @property
+    def is_gain(self) -> bool:
+        """Whether the system is significantly better than the baseline (paper: p < 0.01)."""
+        return self.p_value < SIGNIFICANCE_LEVEL and self.up > self.down
 
 
 @dataclass(frozen=True)

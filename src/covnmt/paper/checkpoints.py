@@ -25,8 +25,8 @@ from covnmt.paper.results import (
     CheckpointScores,
     PartialResult,
     partial_result_path,
-    read_partial_result,
-    write_partial_result,
+    read_record,
+    write_record,
 )
 from covnmt.training.state import TrainingRun, save_recent
 from covnmt.training.validation import ValidationResult
@@ -61,7 +61,7 @@ class CheckpointMeasurement:
         )
         published = partial_result_path(self.plan.result_directory, job.system, job.seed)
         for path in (run.directory / CHECKPOINT_SCORES, published):
-            write_partial_result(path, result)
+            write_record(path, result)
 
     def measure(self, run: TrainingRun, validation: ValidationResult) -> CheckpointScores:
         """Translate the test set, and force-decode it and the gold pairs."""
@@ -108,7 +108,9 @@ def _links(attention: Sequence[FloatArray] | None) -> list[Links]:
 def read_checkpoint_scores(run: Path, job: ExperimentJob) -> list[CheckpointScores]:
     """Read what has been measured of the checkpoints of a run."""
     path = run / CHECKPOINT_SCORES
-    return read_partial_result(path, job.system, job.seed).checkpoints if path.exists() else []
+    return (
+        read_record(PartialResult, path, job.system, job.seed).checkpoints if path.exists() else []
+    )
 
 
 def average_last_weights(run: Path, most: int) -> Path:

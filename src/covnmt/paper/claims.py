@@ -12,12 +12,10 @@ from pathlib import Path
 from statistics import mean
 from typing import Literal
 
-import numpy as np
-
 from covnmt.base.config import PAPER_SYSTEMS
 from covnmt.base.files import atomic_write_text
 from covnmt.base.table import markdown_table
-from covnmt.metrics.bleu import OUTPUT_LENGTH, REFERENCE_LENGTH
+from covnmt.metrics.bleu import PAPER_BLEU
 from covnmt.paper.checkpoint_tables import (
     BLEU,
     MEASURES,
@@ -31,7 +29,7 @@ from covnmt.paper.checkpoint_tables import (
     runs_of,
 )
 from covnmt.paper.experiments import LAST_CHECKPOINTS, Experiment, find_experiment
-from covnmt.paper.results import PAPER_BLEU, Result, read_partial_results, read_results
+from covnmt.paper.results import LONG_SOURCE, Result, read_partial_results, read_results
 from covnmt.paper.summary import (
     BASELINE,
     Spread,
@@ -51,7 +49,6 @@ from covnmt.paper.tables import (
 )
 
 NOT_MEASURED = "not measured yet"
-LONG_SOURCE = 40  # source words, beyond which the paper finds the baseline's outputs too short
 PAGE, PAGE_OF_EXPERIMENT = "claims.md", "README.md"
 CORPORA: tuple[Literal["kftt", "twlaw"], ...] = ("kftt", "twlaw")
 INTRODUCTION = f"""# The paper's claims
@@ -123,14 +120,10 @@ class Regime:
         return f"{after - before:+.2f}{band}{share}, {seeds}"
 
     def length_ratio(self, system: str) -> float | None:
-        """Compute output over reference length beyond 40 source words."""
-        totals = [
-            result.statistics[np.array(result.test.source_lengths) > LONG_SOURCE].sum(axis=0)
-            for result in self.results
-            if result.system == system and max(result.test.source_lengths, default=0) > LONG_SOURCE
-        ]
-        ratios = [total[OUTPUT_LENGTH] / total[REFERENCE_LENGTH] for total in totals]
-        return float(mean(ratios)) if ratios else None
+        """Compute output over reference length of long sentences."""
+        long = [result.long_sentences() for result in self.results if result.system == system]
+        ratios = [ratio for _, ratio in filter(None, long)]
+        return mean(ratios) if ratios else None
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ def run_demo(directory: Path) -> Iterator[RenderableType]:
     """Train, translate and compare in `directory`; yields what there is to see."""
     began = time.monotonic()
     text, data = directory / "text", directory / "data"
-    find_experiment("embedded").text.prepare(None, data)  # writes the text next to the data
+    find_experiment("embedded").prepare(None, data)  # writes the text next to the data
     for system in SYSTEMS:
         train_demo_system(system, data, directory / system)
         translate_test(text, directory / system)

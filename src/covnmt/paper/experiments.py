@@ -14,22 +14,22 @@ from typing import Literal
 from covnmt.base.config import PAPER_SYSTEMS
 from covnmt.base.errors import UserError
 from covnmt.base.files import read_lines, read_parallel_lines, write_lines
+from covnmt.data.corpus import REPORT_FILE
 from covnmt.data.prepare import prepare_corpus
 from covnmt.data.settings import SPLIT_NAMES, PathPair, PrepareSettings
 from covnmt.data.synthetic import write_synthetic_corpus
-from covnmt.paper.mixed_corpus import MixedCorpusText
+from covnmt.paper.mixed_corpus import WITHOUT_FULL_STOP, MixedCorpusText
 from covnmt.paper.systems import VARIANTS
 from covnmt.text.tokenize import WHITESPACE_SETTINGS, TokenizerSettings, subword_settings
 
 CorpusName = Literal["kftt", "twlaw", "embedded", "de-en", "en-de"]
 Scale = Literal["paper", "original", "modern", "shipped", "small", "tiny"]
+DEFAULT_SCALES = ("paper", "small")  # are not in the name of an experiment
 
 GOLD_FILES = ("gold.source.txt", "gold.target.txt", "gold.links")
 VOCABULARY_WORDS = 30_000  # of either side
 MAX_WORDS, MAX_SUBWORDS, MAX_PLAIN_SUBWORDS = 80, 100, 150  # of a training sentence
 FULL_STOP_CHARACTERS = "。."
-# Of the plain pairs that end in full stops, one in this many is also read without them.
-WITHOUT_FULL_STOP = 10
 # A word of its own in the Japanese gold pairs; splitting at white space would lose it.
 IDEOGRAPHIC_SPACE, VISIBLE_SPACE = "\u3000", "␣"
 # Example sentences of the embedded pair: long enough for errors, short enough for a heat map.
@@ -51,12 +51,8 @@ class OpenCorpusText:
     normalization: tuple[str, ...] = ()  # tokenizer settings that normalize plain text
     deterministic: bool = False  # whether the reference is the only correct translation
 
-    def prepare(self, raw: Path | None, prepared: Path) -> None:
+    def prepare(self, raw: Path, prepared: Path) -> None:
         """Prepare words with English lowercased, subwords of these, or subwords of plain text."""
-        if raw is None:
-            if not (prepared / "corpus.json").exists():
-                raise UserError(f"{prepared}: no prepared data; give --data, or --unpack FILE")
-            return
         train, dev, test = (
             (self._find(raw, f"{split}.{self.source}"), self._find(raw, f"{split}.en"))
             for split in SPLIT_NAMES
@@ -91,10 +87,6 @@ class OpenCorpusText:
         prepare_corpus(settings, prepared)
         if not self.plain:  # subwords of plain text do not end where words of gold pairs do
             self._copy_gold(raw, prepared)
-
-    def examples(self, prepared: Path) -> list[str]:
-        """Return sentences of our own, those of docs/examples, to be translated by every system."""
-        return example_sentences(self.language)
 
     def _find(self, raw: Path, name: str) -> Path:
         paths = [raw / name, raw / self.folder / name]
@@ -144,10 +136,8 @@ class EmbeddedPairText:
     plain: bool = False
     deterministic: bool = True
 
-    def prepare(self, raw: Path | None, prepared: Path) -> None:
+    def prepare(self, prepared: Path) -> None:
         """Generate and prepare the pair."""
-        if (prepared / "corpus.json").exists():
-            return
         text = prepared.parent / "text"
         write_synthetic_corpus(text, train=self.train, dev=self.dev, test=self.test)
         for ending, copy in zip(("src", "tgt", "align"), GOLD_FILES, strict=True):
@@ -171,13 +161,11 @@ class EmbeddedPairText:
 
 @dataclass(frozen=True)
 class Experiment:
-    """One corpus at one scale; `name` is its directory of results."""
+    """One corpus at one scale."""
 
-    name: str
     corpus: CorpusName
     scale: Scale
     title: str
-    recipe: str
     text: OpenCorpusText | EmbeddedPairText | MixedCorpusText
     systems: tuple[str, ...] = tuple(PAPER_SYSTEMS)
     second_seed: tuple[str, ...] = ()  # systems that are run with a second seed too
@@ -185,6 +173,34 @@ class Experiment:
     tunes_length_penalty: bool = False  # on the dev set, for every system
     checkpoints: int = 0  # the last ones, whose scores and mean weights are measured too
     measuring_share: float = 0.15  # of a job's minutes, for the last validation and all scores
+    other_recipe: str = ""  # instead of reproduce/NAME
+
+    @property
+    def name(self) -> str:
+        """Name of its directories of data and results."""
+        return self.corpus if self.scale in DEFAULT_SCALES else f"{self.corpus}-{self.scale}"
+
+    @property
+    def recipe(self) -> str:
+        """The recipe that its systems share."""
+        return self.other_recipe or f"reproduce/{self.name}"
+
+    def prepare(self, raw: Path | None, prepared: Path) -> None:
+        """Prepare the text from the corpus as published, if it needs one; else it must be there."""
+        complete = (prepared / REPORT_FILE).exists()
+        if isinstance(self.text, EmbeddedPairText):
+            if not complete:
+                self.text.prepare(prepared)
+        elif raw is not None:
+            self.text.prepare(raw, prepared)
+        elif not complete:
+            raise UserError(f"{prepared}: no prepared data; give --data, or --unpack FILE")
+
+    def examples(self, prepared: Path) -> list[str]:
+        """Return sentences to be translated by every system: our own, or generated ones."""
+        if isinstance(self.text, EmbeddedPairText):
+            return self.text.examples(prepared)
+        return example_sentences(self.text.language)
 
 
 SECOND_SEED_SYSTEMS = ("baseline", "fertility", "gru10")
@@ -217,20 +233,16 @@ def open_corpus_experiments(
     return (
         Experiment(
             corpus,
-            corpus,
             "paper",
             title,
-            f"reproduce/{corpus}",
             words,
             second_seed=SECOND_SEED_SYSTEMS,
             minutes=JOB_MINUTES,
         ),
         Experiment(
-            f"{corpus}-original",
             corpus,
             "original",
             f"{title}, the paper's own training",
-            f"reproduce/{corpus}-original",
             words,
             systems=ORIGINAL_SYSTEMS,
             second_seed=ORIGINAL_SYSTEMS,
@@ -238,22 +250,18 @@ def open_corpus_experiments(
             measuring_share=0.08,
         ),
         Experiment(
-            f"{corpus}-modern",
             corpus,
             "modern",
             f"{title}, modern recipe",
-            f"reproduce/{corpus}-modern",
             replace(words, subwords=16_000),
             systems=("baseline", "gru10"),
             minutes=JOB_MINUTES,
             tunes_length_penalty=True,
         ),
         Experiment(
-            f"{corpus}-shipped",
             corpus,
             "shipped",
             f"{title}, the bundled model",
-            f"reproduce/{corpus}-shipped",
             replace(plain, subwords=9_500, plain=True),
             systems=("gru10",),
             minutes=JOB_MINUTES,
@@ -264,17 +272,16 @@ def open_corpus_experiments(
 
 def mixed_corpus_experiment(corpus: Literal["de-en", "en-de"], title: str) -> Experiment:
     """Return the training of a model small enough to bundle, on text of several sources."""
-    source, target = corpus.split("-")
+    text = MixedCorpusText(corpus[:2], subwords=9_500)
     return Experiment(
-        f"{corpus}-shipped",
         corpus,
         "shipped",
         title,
-        "reproduce/de-en-shipped",
-        MixedCorpusText(source, target, subwords=9_500),
+        text,
         systems=("gru10",),
         minutes=14.0,
         tunes_length_penalty=True,
+        other_recipe="reproduce/de-en-shipped",
     )
 
 
@@ -288,27 +295,21 @@ EXPERIMENTS = (
     ),
     Experiment(
         "embedded",
-        "embedded",
         "small",
         "The synthetic pair",
-        "reproduce/embedded",
         EmbeddedPairText(train=20_000, dev=300, test=600),
     ),
     Experiment(
-        "embedded-tiny",
         "embedded",
         "tiny",
         "The synthetic pair, a test of every step",
-        "reproduce/embedded-tiny",
         EmbeddedPairText(train=300, dev=20, test=40, example_count=2),
         systems=("baseline", "gru10"),
     ),
     Experiment(
-        "embedded-original",
         "embedded",
         "original",
         "The synthetic pair, a test of every step of the paper's own training",
-        "reproduce/embedded-original",
         EmbeddedPairText(train=200, dev=6, test=10, example_count=1),
         systems=("baseline", "gru10"),
         second_seed=("baseline", "gru10"),

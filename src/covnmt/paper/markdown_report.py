@@ -34,7 +34,13 @@ from covnmt.paper.checkpoint_sections import (
 )
 from covnmt.paper.checkpoint_tables import collect_runs
 from covnmt.paper.experiments import Experiment
-from covnmt.paper.results import ExampleSentence, Result, read_partial_results, read_results
+from covnmt.paper.results import (
+    LONG_SOURCE,
+    ExampleSentence,
+    Result,
+    read_partial_results,
+    read_results,
+)
 from covnmt.paper.summary import (
     BASELINE,
     COVERAGE_SYSTEM,
@@ -47,7 +53,6 @@ from covnmt.paper.systems import ALIGNER_PAIRS, PHRASE_BASED
 PAGE, SUMMARY = "README.md", "summary.json"
 WORD_START = "▁"  # of SentencePiece, at the start of a word
 MIN_VALIDATIONS = 5  # for training curves that show something
-LONG_SOURCE = 40  # source words; beyond, the paper finds the baseline's outputs much too short
 ATTENTION_NOTE = "Correlation of predicted fertility with the attention received; entropy in bits."
 COVERAGE_EFFECT_NOTE = (
     "What coverage does inside the model: the mean change of log attention (nats) when the model "
@@ -256,10 +261,9 @@ def length_section(experiment: Experiment, shown: Mapping[str, Result]) -> str:
     unit = length_unit(experiment)
     rows = []
     for name, result in shown.items():
-        long = [n for n, j in enumerate(result.test.source_lengths) if j > LONG_SOURCE]
-        if long:
-            output, reference = result.statistics[long, :2].sum(axis=0)
-            rows.append([tables.system_label(name), str(len(long)), f"{output / reference:.3f}"])
+        if long := result.long_sentences():
+            number, ratio = long
+            rows.append([tables.system_label(name), str(number), f"{ratio:.3f}"])
     head = ("system", f"sentences over {LONG_SOURCE} {unit}", "output / reference length")
     claim = f"In the paper the baseline's outputs are much too short beyond {LONG_SOURCE} words."
     table = markdown_table(head, rows) if rows else ""

@@ -122,7 +122,7 @@ def measure_system(
     """
     corpus = Corpus.open(prepared)
     test, gold, text = corpus.split("test"), GoldPairs.read(prepared), experiment.text
-    translations, examples = system.translate(test.text("source"), text.examples(prepared))
+    translations, examples = system.translate(test.text("source"), experiment.examples(prepared))
     write_lines(outputs, (json.dumps(t.to_json(), ensure_ascii=False) for t in translations))
     source = [" ".join(t.source_tokens) for t in translations]
     scored = score_text([t.text for t in translations], source if text.plain else None, test)

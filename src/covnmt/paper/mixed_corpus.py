@@ -34,7 +34,7 @@ HELD_OUT = (DEV, TEST, "newstest2015", "dev", "test")  # no line of these is tra
 MAX_SUBWORDS = 80  # of a training sentence
 MAX_CHARACTERS = 320
 MAX_RATIO, RATIO_SLACK = 1.8, 15  # of characters; short lines may differ by some more
-WITHOUT_FULL_STOP = 10  # one in so many pairs that end in full stops loses them
+WITHOUT_FULL_STOP = 10  # of so many pairs that end in full stops, one is read without them
 _WORD = re.compile(r"[^\W\d_]+")
 # Frequent words that only one of the two languages has.
 GERMAN_WORDS = frozenset(
@@ -143,21 +143,16 @@ def training_files(folder: Path) -> list[PathPair]:
 class MixedCorpusText:
     """German and English text of several sources, read and written as people do."""
 
-    source: str
-    target: str
+    language: str  # of the source
     subwords: int  # vocabulary size, of both languages together
     plain: bool = True
     deterministic: bool = False  # a reference is one of several correct translations
     gold: str = ""
 
-    def prepare(self, raw: Path | None, prepared: Path) -> None:
+    def prepare(self, raw: Path, prepared: Path) -> None:
         """Filter and mix the sources, learn subwords, and encode; English to German is reversed."""
-        if raw is None:
-            if not (prepared / REPORT_FILE).exists():
-                raise UserError(f"{prepared}: no prepared data; give --data, or --unpack FILE")
-            return
         text = prepared.parent / "text"
-        forward = self.source == "de"
+        forward = self.language == "de"
         from_german = prepared if forward else prepared.parent / "from-german"
         dev, test = (
             (raw / EUROPARL / f"{name}.de", raw / EUROPARL / f"{name}.en") for name in (DEV, TEST)
@@ -177,12 +172,6 @@ class MixedCorpusText:
         prepare_corpus(settings, from_german)
         if not forward:
             reverse_corpus(from_german, prepared)
-
-    def examples(self, prepared: Path) -> list[str]:
-        """Return sentences of our own, those of docs/examples."""
-        from covnmt.paper.experiments import example_sentences
-
-        return example_sentences(self.source)
 
 
 SIDE_NAMES = {"source": "target", "target": "source"}

@@ -10,8 +10,9 @@ from itertools import product
 from pathlib import Path
 
 from covnmt.base.files import check_writable
+from covnmt.metrics.bleu import PAPER_BLEU
 from covnmt.paper.experiments import Experiment
-from covnmt.paper.results import PAPER_BLEU, read_result, result_path
+from covnmt.paper.results import Result, read_record, result_path
 from covnmt.paper.systems import recipe_overrides
 
 FIRST_SEED, SECOND_SEED = 1, 2
@@ -69,7 +70,7 @@ class ExperimentPlan:
         """Prepare the data, if there are open jobs and their results can be written."""
         if jobs := self.open_jobs():
             check_writable(self.result_file(jobs[0]))
-            self.experiment.text.prepare(self.data, self.prepared)
+            self.experiment.prepare(self.data, self.prepared)
 
     def command(self, job: ExperimentJob, minutes: float | None) -> str:
         """Return the command that repeats a result; local directories are left out."""
@@ -84,7 +85,7 @@ class ExperimentPlan:
         for job in self.jobs:
             path, bleu = self.result_file(job), ""
             if path.exists():
-                scores = read_result(path, job.system, job.seed).score_values
+                scores = read_record(Result, path, job.system, job.seed).score_values
                 bleu = f"{scores[PAPER_BLEU]:.2f}" if PAPER_BLEU in scores else ""
             yield job.system, str(job.seed), "done" if path.exists() else "left", bleu
 

@@ -18,11 +18,11 @@ from covnmt.base.arrays import FloatArray, IntArray
 from covnmt.base.errors import UserError
 from covnmt.base.files import atomic_write_text, read_json
 from covnmt.metrics.attention_statistics import CoverageEffect
-from covnmt.metrics.bleu import Score
+from covnmt.metrics.bleu import OUTPUT_LENGTH, REFERENCE_LENGTH, Score
 
 RESULT_NAME = re.compile(r"(.+)-seed(\d+)\.json")
 PARTIAL_NAME = re.compile(r"(.+)-seed(\d+)\.partial\.json")
-PAPER_BLEU = "BLEU (paper)"
+LONG_SOURCE = 40  # source words; beyond, the paper finds the baseline's outputs much too short
 
 
 AnyResult = TypeVar("AnyResult", "Result", "PartialResult")
@@ -233,6 +233,14 @@ class Result(Record):
             }
         )
 
+    def long_sentences(self) -> tuple[int, float] | None:
+        """Count the test sentences beyond 40 source words; and output over reference length."""
+        rows = [n for n, j in enumerate(self.test.source_lengths) if j > LONG_SOURCE]
+        if not rows:
+            return None
+        totals = self.statistics[rows].sum(axis=0)
+        return len(rows), float(totals[OUTPUT_LENGTH] / totals[REFERENCE_LENGTH])
+
     @property
     def length_penalty(self) -> float:
         """The length penalty that the test set was translated with."""
@@ -268,17 +276,12 @@ def partial_result_path(directory: Path, system: str, seed: int) -> Path:
 def write_result(directory: Path, result: Result) -> Path:
     """Write a result file with the keys that were set, in place of the partial one."""
     path = result_path(directory, result.system, result.seed)
-    _write_record(path, result)
+    write_record(path, result)
     partial_result_path(directory, result.system, result.seed).unlink(missing_ok=True)
     return path
 
 
-def write_partial_result(path: Path, result: PartialResult) -> None:
-    """Write what has been measured so far."""
-    _write_record(path, result)
-
-
-def _write_record(path: Path, record: Result | PartialResult) -> None:
+def write_record(path: Path, record: Result | PartialResult) -> None:
     content = {"format": record.format, **record.model_dump(mode="json", exclude_unset=True)}
     with atomic_write_text(path) as stream:
         stream.write(format_json(content) + "\n")
@@ -286,13 +289,13 @@ def _write_record(path: Path, record: Result | PartialResult) -> None:
 
 def read_results(directory: Path) -> list[Result]:
     """Read every result of an experiment, sorted by file name."""
-    return [read_result(*file) for file in _find_files(directory, RESULT_NAME)]
+    return [read_record(Result, *file) for file in _find_files(directory, RESULT_NAME)]
 
 
 def read_partial_results(directory: Path) -> list[PartialResult]:
     """Read what has been measured of jobs that are not finished."""
     return [
-        read_partial_result(path, system, seed)
+        read_record(PartialResult, path, system, seed)
         for path, system, seed in _find_files(directory, PARTIAL_NAME)
         if not result_path(directory, system, seed).exists()
     ]
@@ -305,17 +308,8 @@ def _find_files(directory: Path, name: re.Pattern[str]) -> Iterator[tuple[Path, 
             yield path, match[1], int(match[2])
 
 
-def read_result(path: Path, system: str, seed: int) -> Result:
+def read_record(kind: type[AnyResult], path: Path, system: str, seed: int) -> AnyResult:
     """Read a result; a damaged file, or the result of another job, is an error."""
-    return _read_record(Result, path, system, seed)
-
-
-def read_partial_result(path: Path, system: str, seed: int) -> PartialResult:
-    """Read the partial result of a job likewise."""
-    return _read_record(PartialResult, path, system, seed)
-
-
-def _read_record(kind: type[AnyResult], path: Path, system: str, seed: int) -> AnyResult:
     content = read_json(path)
     remedy = "remove it and run the job again"
     if not isinstance(content, dict) or content.get("format") != 1:

@@ -10,11 +10,12 @@ from statistics import mean
 from typing import Any
 
 from covnmt.base.config import PAPER_SYSTEMS, flatten_keys
+from covnmt.metrics.bleu import PAPER_BLEU
 from covnmt.metrics.bootstrap import ConfidenceInterval, bleu_gain_interval
 from covnmt.metrics.significance import SignTest, sign_test
 from covnmt.paper.experiments import Experiment
 from covnmt.paper.plan import choose_jobs
-from covnmt.paper.results import PAPER_BLEU, Result
+from covnmt.paper.results import Result
 from covnmt.paper.systems import PHRASE_BASED, VARIANTS
 
 BASELINE = "baseline"

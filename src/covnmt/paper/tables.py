@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 from covnmt.base.config import PAPER_SYSTEMS
 from covnmt.base.table import markdown_table
-from covnmt.evaluation.evaluate import SIGNIFICANCE_LEVEL
 from covnmt.metrics.adequacy import LOW_ATTENTION
 from covnmt.metrics.attention_statistics import COVERED, UNCOVERED
+from covnmt.metrics.bleu import PAPER_BLEU
 from covnmt.metrics.bootstrap import ConfidenceInterval
-from covnmt.paper.results import PAPER_BLEU, Result
+from covnmt.paper.results import Result
 from covnmt.paper.summary import BASELINE, Spread, Summary, SystemSummary
 from covnmt.paper.systems import PHRASE_BASED, VARIANTS
 
@@ -262,7 +262,7 @@ def significance_marks(system: SystemSummary) -> str:
     """Return daggers like the paper's; with several seeds, also for how many they hold."""
     marks = []
     for sign, tests in ((DAGGER, system.sign_tests), (DOUBLE_DAGGER, system.phrase_tests)):
-        better = sum(t.p_value < SIGNIFICANCE_LEVEL and t.up > t.down for t in tests.values())
+        better = sum(test.is_gain for test in tests.values())
         if better:
             marks.append(sign if len(tests) == 1 else f"{sign} {better} of {len(tests)}")
     return " ".join(marks)
