@@ -22,6 +22,7 @@ from covnmt.base.files import (
     read_bytes,
     read_input_lines,
 )
+from covnmt.text.languages import primary_language
 
 if TYPE_CHECKING:
     import polib
@@ -227,7 +228,7 @@ class _XmlReader:
 
     def __init__(self, path: Path, file_format: str, languages: tuple[str, str]) -> None:
         self.path, self.format = path, file_format
-        self.languages = tuple(_primary(language) for language in languages)
+        self.languages = tuple(primary_language(language) for language in languages)
         self.parser = expat.ParserCreate(namespace_separator=" ")
         self.parser.namespace_prefixes = True
         self.parser.SetParamEntityParsing(expat.XML_PARAM_ENTITY_PARSING_NEVER)
@@ -341,7 +342,7 @@ class _XmlReader:
         language = values.get("srclang", self.header_language)
         is_finished = values.get("translate", "yes") == "yes"
         line = self.parser.CurrentLineNumber
-        unit = _Unit(name, identity, line, prefix, is_finished, _primary(language))
+        unit = _Unit(name, identity, line, prefix, is_finished, primary_language(language))
         if name == "trans-unit":
             unit.segments.append(_Texts())
         return unit
@@ -367,7 +368,7 @@ class _XmlReader:
             unit.place = self._place("<note>covnmt: ", f"</note>{self.gap}")
         if (parent, name) in (("unit", "segment"), ("tu", "tuv")):
             is_finished = values.get("state") not in UNFINISHED_STATES
-            language = _primary(values.get("lang", ""))
+            language = primary_language(values.get("lang", ""))
             unit.segments.append(_Texts(values.get("id", ""), language, is_finished))
 
     def _start_inline(self, name: str, values: dict[str, str]) -> None:
@@ -445,8 +446,3 @@ def _split_name(qualified: str) -> tuple[str, str]:
     """Return the local name and the prefix, with a colon, of `uri local prefix`."""
     parts = qualified.split(" ")
     return parts[min(1, len(parts) - 1)], f"{parts[2]}:" if len(parts) > 2 else ""
-
-
-def _primary(language: str) -> str:
-    """Return the language of a tag such as pt-BR."""
-    return re.split("[-_]", language.lower())[0]
