@@ -123,6 +123,7 @@ def test_a_missing_api_key_is_requested(
         expect(page.locator(DONE)).to_be_visible()
         expect(alert).to_be_hidden()
         expect(box).to_be_hidden()
+        expect(page.get_by_label("Text to translate")).to_be_focused()
         # it stays for the tab
         page.reload()
         expect(page.get_by_label("Model")).to_be_visible()

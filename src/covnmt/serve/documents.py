@@ -4,11 +4,9 @@ from collections.abc import Sequence
 
 from fastapi import Request
 
-from covnmt.base.errors import UserError
 from covnmt.inference.documents import DocumentBatch, TranslatedDocument
 from covnmt.inference.terms import Terms
-from covnmt.inference.translate import Translation, override_decoding
-from covnmt.serve.monitoring import add_log_fields
+from covnmt.inference.translate import Translation
 from covnmt.serve.security import RequestRefusedError
 from covnmt.serve.served_model import ServedModel
 from covnmt.serve.service import (
@@ -35,18 +33,13 @@ async def translate_documents(
 
     Also return warnings about them.
     """
-    markup, limit = (
-        sum(markup_size(s, document_format) for s in sources),
-        service.settings.max_markup,
-    )
+    markup = sum(markup_size(source, document_format) for source in sources)
+    limit = service.settings.max_markup
     if markup > limit:
         message = f"{markup:,} tags, signs and lines of {document_format}; send {limit:,} at most"
         raise RequestRefusedError(413, message)
-    if (beam or 1) > service.settings.max_beam:
-        raise UserError(f"beam may be {service.settings.max_beam} at most on this server")
-    decode = override_decoding(model.decode, {"beam": beam})
-    if service.settings.log_text:
-        add_log_fields(request.scope, text=sources)
+    decode = service.decoding(model, beam)
+    service.log_text(request, sources)
     run, client = service.background.run, client_name(request)
     batch = await run(client, DocumentBatch, sources, document_format, terms)
     translations, first = list[Translation](), list[Translation]()

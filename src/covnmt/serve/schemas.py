@@ -332,6 +332,7 @@ class CheckOut(BaseModel):
     own: Annotated[str, Field(description="the model's own translation")]
     left_out: list[LeftOutWords]
     unrelated: float = Field(description="probability that it is no translation of the source")
+    incomplete: float = Field(description="probability that it leaves anything out")
     unusual: bool = Field(description="unlike what the model was trained on")
     words: int = Field(description="words of the source")
     judged: int = Field(description="words of the source that can be judged")

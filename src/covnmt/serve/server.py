@@ -16,7 +16,6 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.openapi.utils import get_openapi
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
@@ -37,14 +36,13 @@ from covnmt.serve.monitoring import (
     ServerMetrics,
     log_event,
 )
-from covnmt.serve.openapi import describe_security
-from covnmt.serve.request_queue import ClosedError, QueueFullError
+from covnmt.serve.openapi import build_document
 from covnmt.serve.schemas import request_error_message
-from covnmt.serve.security import RequestRefusedError, SecurityMiddleware
-from covnmt.serve.served_model import ModelSpec, ServedModel, open_models, parse_spec
-from covnmt.serve.service import TranslationService
+from covnmt.serve.security import SecurityMiddleware
+from covnmt.serve.served_model import ServedModel, open_models, parse_spec
+from covnmt.serve.service import FAILURES, TranslationService, describe_failure
 from covnmt.serve.settings import ServeSettings, bracket_ipv6
-from covnmt.serve.worker_process import WorkerDiedError, freeze_gc
+from covnmt.serve.worker_process import freeze_gc
 
 # Starlette and FastAPI raise these themselves, with messages that do not help.
 NO_ENDPOINT = "no such endpoint or method; see /openapi.json"
@@ -227,7 +225,7 @@ def create_app(
     app.include_router(libretranslate.build_libretranslate_router(service))
     _add_probes(app, models, metrics)
     specs = [model.spec for model in models.values()]
-    document = _build_document(app, specs, settings)
+    document = build_document(app, specs, settings)
     app.openapi = lambda: document  # type: ignore[method-assign]
     _answer_other_methods(app)
     app.mount("/", PageFiles(directory=PAGE, html=True))
@@ -296,52 +294,20 @@ def _add_probes(app: FastAPI, models: dict[str, ServedModel], metrics: ServerMet
         return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
 
-def _build_document(
-    app: FastAPI, specs: Sequence[ModelSpec], settings: ServeSettings
-) -> dict[str, Any]:
-    """Build the OpenAPI document with the models, languages and limits of this server."""
-    document = get_openapi(title=app.title, version=app.version, routes=app.routes)
-    schemas = document["components"]["schemas"]
-    names = [spec.name for spec in specs]
-    for kind in ("TranslateRequest", "AlignRequest", "CheckRequest"):
-        properties = schemas[kind]["properties"]
-        properties["model"] |= {"enum": [*names, None], "examples": names}
-    beam = schemas["TranslateRequest"]["properties"]["beam"]["anyOf"][0]
-    beam["maximum"] = min(beam["maximum"], settings.max_beam)
-    sources = list(dict.fromkeys(["auto", *(spec.source for spec in specs)]))
-    targets = list(dict.fromkeys(spec.target for spec in specs))
-    example = {"q": "ze muye piro sire tuye", "source": specs[0].source, "target": specs[0].target}
-    contents = document["paths"]["/translate"]["post"]["requestBody"]["content"]
-    for content in contents.values():
-        schema = content["schema"]
-        properties = schema["properties"] | {
-            "source": schema["properties"]["source"] | {"enum": sources},
-            "target": schema["properties"]["target"] | {"enum": targets},
-        }
-        content["schema"] = schema | {"properties": properties, "examples": [example]}
-    if settings.api_keys:
-        describe_security(document)
-    return document
-
-
 def _add_error_handlers(app: FastAPI) -> None:
     """Answer every failure by `{"error": "..."}`, which repeats nothing that the client sent
     except the beginning of a sentence that is too long."""
 
-    def answer(kind: type[Exception], status: int, message: Callable[[Any], str]) -> None:
+    def answer(kind: type[Exception], describe: Callable[[Any], tuple[int, str]]) -> None:
         async def handle(request: Request, error: Exception) -> Response:
+            status, message = describe(error)
             headers = getattr(error, "headers", None)
-            code = getattr(error, "status_code", status)
-            return JSONResponse({"error": message(error)}, int(code), headers)
+            return JSONResponse({"error": message}, status, headers)
 
         app.add_exception_handler(kind, handle)
 
-    answer(UserError, 422, str)
-    answer(RequestRefusedError, 400, str)
-    answer(QueueFullError, 429, str)
-    answer(ClosedError, 503, lambda error: "the server is stopping")
-    answer(WorkerDiedError, 503, lambda error: f"{error}; try again, or send less at once")
-    answer(ClientDisconnect, CLIENT_CLOSED_REQUEST, lambda error: "the client disconnected")
-    answer(Exception, 500, lambda error: "something failed here; see the server's log")
-    answer(HTTPException, 400, lambda error: MESSAGES.get(error.status_code, error.detail))
-    answer(RequestValidationError, 422, request_error_message)
+    for kind in (*FAILURES, Exception):
+        answer(kind, describe_failure)
+    answer(ClientDisconnect, lambda error: (CLIENT_CLOSED_REQUEST, "the client disconnected"))
+    answer(HTTPException, lambda e: (e.status_code, MESSAGES.get(e.status_code, e.detail)))
+    answer(RequestValidationError, lambda error: (422, request_error_message(error)))

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from fastapi import Request
 from starlette.responses import Response
 
+from covnmt.base.config import DecodeConfig
 from covnmt.base.errors import UserError
 from covnmt.inference.domain import DomainStatistics
 from covnmt.inference.translate import Translation, override_decoding
@@ -21,7 +22,7 @@ from covnmt.serve.monitoring import (
     client_address,
     logger,
 )
-from covnmt.serve.request_queue import ClosedError
+from covnmt.serve.request_queue import ClosedError, QueueFullError
 from covnmt.serve.schemas import sentence_json
 from covnmt.serve.security import RequestRefusedError
 from covnmt.serve.served_model import ServedModel
@@ -33,6 +34,13 @@ from covnmt.text.sentences import SplitText, split_into_sentences
 
 T = TypeVar("T")
 
+FAILURES: dict[type[Exception], tuple[int, Callable[[Exception], str]]] = {
+    UserError: (422, str),
+    RequestRefusedError: (400, str),  # each has a status of its own
+    QueueFullError: (429, str),
+    ClosedError: (503, lambda error: "the server is stopping"),
+    WorkerDiedError: (503, lambda error: f"{error}; try again, or send less at once"),
+}
 BYTES_PER_TOKEN = 4  # at least, in Japanese as in English
 MANY_CHARACTERS = 20_000  # are split into sentences in another thread
 ALIGNMENT_WEIGHT = 10  # a cell written as JSON, compared with one that is only held in memory
@@ -88,11 +96,9 @@ class TranslationService:
         translations are checked for omissions too.
         """
         texts = [texts] if isinstance(texts, str) else texts
-        if (beam or 1) > self.settings.max_beam:
-            raise UserError(f"beam may be {self.settings.max_beam} at most on this server")
+        decode = self.decoding(model, beam, nbest)
         layouts = await self._split(request, texts)
         self.check_size(request, model, sum(len(layout.sentences) for layout in layouts))
-        decode = override_decoding(model.decode, {"beam": beam, "nbest": nbest})
         sentences = [sentence for layout in layouts for sentence in layout.sentences]
         self.check_cells(model, sentences, decode.nbest, parts)
         work, prefixes = [], []
@@ -104,19 +110,15 @@ class TranslationService:
                 for sentence in layout.sentences
             ]
         futures = self.submit(request, model, work, prefixes, on_partial)
-        if self.settings.log_text:
-            add_log_fields(request.scope, text=texts)
+        self.log_text(request, texts)
         return SubmittedTexts(layouts, futures, model.properties.domain)
 
     async def _split(self, request: Request, texts: Sequence[str]) -> list[SplitText]:
         """Split texts into sentences, in another thread if that takes a while."""
         if sum(map(len, texts)) <= MANY_CHARACTERS:
             return split_texts(texts)
-        try:
-            async with asyncio.timeout(self.settings.timeout):
-                return await self.background.run(client_name(request), split_texts, texts)
-        except TimeoutError:
-            raise RequestRefusedError(408, "not done in time; send less at once") from None
+        splitting = self.background.run(client_name(request), split_texts, texts)
+        return await self.finish(request, None, splitting)
 
     def submit(
         self,
@@ -129,6 +131,19 @@ class TranslationService:
         """Queue work of a request, in its turn; messages about it begin with the prefixes."""
         identity = request.scope.get("covnmt_request_id")
         return model.submit(work, prefixes, on_partial, client_name(request), identity)
+
+    def decoding(
+        self, model: ServedModel, beam: int | None = None, nbest: int | None = None
+    ) -> DecodeConfig:
+        """Return the settings of a search; refuse a beam that is too wide for this server."""
+        if (beam or 1) > self.settings.max_beam:
+            raise UserError(f"beam may be {self.settings.max_beam} at most on this server")
+        return override_decoding(model.decode, {"beam": beam, "nbest": nbest})
+
+    def log_text(self, request: Request, texts: Sequence[str]) -> None:
+        """Log what is translated, if that is wanted."""
+        if self.settings.log_text:
+            add_log_fields(request.scope, text=texts)
 
     def check_size(self, request: Request, model: ServedModel, sentences: int) -> None:
         """Refuse more sentences than a request may have; log the model and their number."""
@@ -317,17 +332,11 @@ async def stream_events(
         warnings = find_warnings(model, submitted.domain, done)
         content = {"model": model, "texts": texts, "warnings": warnings}
         yield format_event("done", content)
-    except TimeoutError:
-        yield error_event(408, "not done in time; send less at once")
-    except UserError as error:
-        yield error_event(422, str(error))
-    except WorkerDiedError as error:
-        yield error_event(503, str(error))
-    except ClosedError:
-        yield error_event(503, "the server is stopping")
-    except Exception:
-        logger.exception("a stream failed")
-        yield error_event(500, "something failed here; see the server's log")
+    except Exception as error:
+        status, message = describe_failure(error)
+        if status == 500:
+            logger.exception("a stream failed")
+        yield format_event("error", {"status": status, "error": message})
     finally:
         for future in submitted.futures:
             future.cancel()
@@ -338,7 +347,7 @@ async def _progress(
 ) -> AsyncIterator[tuple[int, str | Translation]]:
     """Yield the number of a sentence with its text so far, or with its translation, in order.
 
-    Raise a TimeoutError at the deadline.
+    Refuse the request at the deadline.
     """
     futures = [asyncio.wrap_future(future) for future in submitted.futures]
     for future in futures:
@@ -347,7 +356,7 @@ async def _progress(
     for number, future in enumerate(futures):
         while not future.done():
             if (seconds := deadline - time.monotonic()) <= 0:
-                raise TimeoutError
+                raise RequestRefusedError(408, "not done in time; send less at once")
             changed = asyncio.ensure_future(partial.changed.wait())
             try:
                 await asyncio.wait(
@@ -361,9 +370,12 @@ async def _progress(
         yield number, future.result()
 
 
-def error_event(status: int, message: str) -> str:
-    """Format what ends a stream: the status that an answer would have had, and the reason."""
-    return format_event("error", {"status": status, "error": message})
+def describe_failure(error: Exception) -> tuple[int, str]:
+    """Return the status of the answer to a request that failed so, and what it says."""
+    for kind, (status, describe) in FAILURES.items():
+        if isinstance(error, kind):
+            return getattr(error, "status_code", status), describe(error)
+    return 500, "something failed here; see the server's log"
 
 
 def format_event(name: str, content: dict[str, Any]) -> str:

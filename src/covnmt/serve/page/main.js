@@ -76,6 +76,7 @@ async function loadModels() {
     showError(error);
     return showExample();
   }
+  if (!field["key-row"].hidden) field.text.focus();  // what had the focus is hidden now
   field["key-row"].hidden = true;
   field.choices.hidden = false;
   const languages = new Set(models.map((model) => languagesOf(model).source).filter(Boolean));
