@@ -1,4 +1,4 @@
-"""Commands that cannot work: exit code 2, a message that says where and what to do, nothing lost.
+"""Commands that cannot work: exit code 2, a message that names the place, nothing lost.
 
 Each case begins in a directory of its own with good text (`s` and `t`, 20 lines), a trained model
 (`model`) and the data it was trained on (`data`), does some damage, and gives one command. All run
@@ -93,10 +93,10 @@ def nothing(desk: Path) -> None:
 
 @dataclass(frozen=True)
 class Case:
-    """A command that cannot work, and what it should say."""
+    """A command that cannot work, and the files, lines, keys and options that it should name."""
 
     command: str
-    says: tuple[str, ...]
+    names: tuple[str, ...]
     damage: Damage = nothing
     stdin: bytes = b"x\n"
     alone: bool = False  # again in a process of its own
@@ -115,7 +115,7 @@ def check(case: Case, message: str, before: dict[Path, str], desk: Path) -> None
     """The message says what it should, and the files are what they were."""
     assert "Traceback" not in message
     unwrapped = " ".join(message.split())  # usage errors come in a frame
-    assert not [part for part in case.says if part not in unwrapped], message
+    assert not [part for part in case.names if part not in unwrapped], message
     after = contents(desk)
     assert before.items() <= after.items(), "something was lost"
     assert not [path for path in after if path.suffix == ".tmp"]

@@ -14,7 +14,7 @@ CASES = {
     # report
     "a title that is no text": Case("report p a=s b=s -r t -s s --title \udcff", ("not UTF-8",)),
     "fewer than no heat maps": Case("report new a=s -r t -s s --maps -1", ("--maps",)),
-    "a report below a file": Case("report t/new a=t -r t -s s", ("t/new/index.html: ",)),
+    "a report below a file": Case("report t/new a=t -r t -s s", ("t/new",)),
     # plot
     "heat maps without attention": Case(
         "plot heat-maps new.svg a=s", ("s, line 1: ", "translate --json"), alone=True
