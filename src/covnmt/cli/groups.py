@@ -108,7 +108,7 @@ EXAMPLES = {
         "covnmt score source.ja translation.en -m ja-en --per-token",
     ),
     "serve": (
-        "covnmt serve -m ja-en -m zh-en",
+        "covnmt serve -m de-en -m ja-en",
         "covnmt serve -m laws:zh-en=runs/mine --host 0.0.0.0 --api-key-file key.txt",
     ),
     "smt train": (
