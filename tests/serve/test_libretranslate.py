@@ -38,6 +38,14 @@ def test_a_form_with_several_texts_gives_a_list(client: httpx.Client, lines: lis
     assert answer.json() == {"translatedText": translated(client, lines[:2])}
 
 
+@pytest.mark.parametrize("source", ["aa", "auto"])
+def test_a_text_without_letters_stays_as_it_is(client: httpx.Client, source: str) -> None:
+    body = {"q": "12:30 😀", "source": source, "target": "bb", "format": None}
+    answer = client.post("/translate", json=body).json()
+    assert answer.pop("translatedText") == "12:30 😀"
+    assert answer.get("detectedLanguage", {}).get("confidence", 0) == 0
+
+
 def test_the_content_type_is_case_insensitive(client: httpx.Client) -> None:
     headers = {"content-type": "Application/JSON; charset=UTF-8"}
     answer = client.post("/translate", content=b'{"q": "a", "target": "bb"}', headers=headers)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import parse_qsl
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
@@ -56,7 +56,9 @@ class LibreRequest(BaseModel):
     q: Texts
     source: str = "auto"
     target: str
-    format: Literal["text", "html"] = "text"
+    format: Annotated[Literal["text", "html"], BeforeValidator(lambda given: given or "text")] = (
+        "text"
+    )
     alternatives: Annotated[int, Field(ge=0, lt=MAX_BEAM)] = 0
     api_key: str | None = None
 
@@ -160,9 +162,15 @@ class LanguageDirectory:
     def choose(
         self, candidates: Sequence[ServedModel], text: str
     ) -> tuple[ServedModel | None, LanguageGuess]:
-        """Detect the language of a text; return its model: None if it is in the target language."""
+        """Detect the language of a text; return its model.
+
+        There is none if the text is in the target language or has no letters.
+        """
         languages = {model.spec.source: model for model in reversed(candidates)}
-        target, guesses = candidates[0].spec.target, self.detect(text)
+        target = candidates[0].spec.target
+        if not has_letters(text):
+            return None, LanguageGuess(target, 0.0)
+        guesses = self.detect(text)
         likeliest = guess_among(guesses, [*languages, target])
         guess = guess_among(guesses, languages)
         if likeliest.language not in languages and likeliest.confidence > guess.confidence:
@@ -182,6 +190,11 @@ class LanguageDirectory:
         ]
 
 
+def has_letters(text: str) -> bool:
+    """Tell whether there is something to translate: not in numbers, times and emoji."""
+    return any(map(str.isalpha, text))
+
+
 def guess_json(guess: LanguageGuess) -> dict[str, Any]:
     """Return a guess as LibreTranslate does, whose confidence is a percentage."""
     return {"language": guess.language, "confidence": round(100 * guess.confidence, 1)}
@@ -199,7 +212,9 @@ def build_libretranslate_router(service: TranslationService) -> APIRouter:
         admit_with_key_in_body(request.scope, body.api_key)
         texts = [body.q] if isinstance(body.q, str) else body.q
         candidates = languages.candidates(body.source, body.target)
-        models: list[ServedModel | None] = [candidates[0]] * len(texts)
+        models: list[ServedModel | None] = [
+            candidates[0] if has_letters(text) else None for text in texts
+        ]
         guesses: list[LanguageGuess] = []
         if body.source.lower() == "auto":
             readable = plain_text if body.format == "html" else str
@@ -263,7 +278,7 @@ async def _translate_texts(
 ) -> list[tuple[str, list[str]]]:
     """Translate each text with its model; return translations and alternatives.
 
-    A text without a model is its own translation.
+    A text without a model stays as it is.
     """
     results = [(text, list[str]()) for text in texts]
     for model in dict.fromkeys(models):
