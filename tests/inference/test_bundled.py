@@ -16,13 +16,13 @@ from covnmt.decoding.onnx.format import read_manifest
 from covnmt.inference import parallel
 from covnmt.inference.check_files import CheckInput
 from covnmt.inference.check_output import format_pairs
+from covnmt.inference.documents import translate_document_input
 from covnmt.inference.info import model_info
 from covnmt.inference.model import Model, ModelLoader
 from covnmt.inference.parallel import (
     TranslationJob,
     align_parallel_files,
     check_pairs,
-    translate_document_input,
     translate_files,
 )
 from covnmt.inference.terms import NO_TERMS

@@ -108,11 +108,9 @@ def translate(
     from covnmt.inference.model import ModelLoader
     from covnmt.inference.parallel import (
         TranslationJob,
-        translate_document_input,
         translate_files,
         translate_input,
     )
-    from covnmt.inference.terms import NO_TERMS, Terms
     from covnmt.inference.translate import format_translations, override_decoding
 
     check_distinct_paths([out], [dictionary, terms])
@@ -126,6 +124,9 @@ def translate(
     if document_format != "text" or terms:
         if shards or output_dir or ray or as_json or settings.nbest > 1:
             raise UserError("--format and --terms work without --shards, --json and --nbest")
+        from covnmt.inference.documents import translate_document_input
+        from covnmt.inference.terms import NO_TERMS, Terms
+
         required = Terms.read(terms) if terms else NO_TERMS
         document = translate_document_input(job, source, document_format, required, workers)
         write_output_lines(out, [document.text])

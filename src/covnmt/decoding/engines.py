@@ -106,14 +106,6 @@ def load_networks(
     return [OnnxModel(directory, description, threads) for directory, description in models]
 
 
-def default_processes(directory: Path, threads: int) -> int:
-    """Return how many processes suit a long text.
-
-    An exported model gets a process per thread; 0 threads means one per core.
-    """
-    return (threads or available_cpus()) if is_exported(directory) else 1
-
-
 def _load_trained(
     models: Sequence[tuple[Path, ModelDescription]], device: str, threads: int
 ) -> list[Network]:

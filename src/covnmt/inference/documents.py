@@ -8,11 +8,16 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
+from pathlib import Path
 
 import numpy as np
 
 from covnmt.base.arrays import BoolArray, FloatArray
+from covnmt.base.console import track, warn
+from covnmt.base.files import is_file_path, read_input_lines
+from covnmt.base.processes import chunked
 from covnmt.inference.aligned_text import AlignedText, Span, best_range
+from covnmt.inference.parallel import CHUNK_BATCHES, TranslationJob, map_lines
 from covnmt.inference.terms import (
     NO_TERMS,
     RequiredText,
@@ -177,6 +182,46 @@ class DocumentBatch:
     def results(self) -> list[TranslatedDocument]:
         """Return the translated documents, once there are no more sentences."""
         return [self._results[number] for number in range(len(self._running))]
+
+
+def translate_document_input(
+    job: TranslationJob,
+    path: Path | str | None,
+    document_format: DocumentFormat,
+    terms: Terms,
+    workers: int,
+) -> TranslatedDocument:
+    """Translate a document, sentence by sentence; long sentences are split.
+
+    Warn if many sentences are unlike what the model was trained on.
+    """
+    job = replace(job, overlong="split", split_sentences=False)
+    if not workers and is_file_path(path):
+        workers = job.loader.default_workers
+    batch = DocumentBatch(["\n".join(read_input_lines(path))], document_format, terms)
+    size, translations = CHUNK_BATCHES * job.decode.batch_size, list[Translation]()
+    name = str(path) if is_file_path(path) else ""
+    monitor = job.loader.domain_monitor(name, "sentence")
+    model = None
+    while sentences := batch.advance(translations):
+        if workers > 1 and len(sentences) > size:
+            chunks = chunked(sentences, size)
+            translated = map_lines(job.loader, job.translate, chunks, workers)
+        else:
+            model = model or job.loader.load()
+            translated = job.translate(model, sentences)
+        translations = list(track(translated, len(sentences), "translating", "sentences"))
+        if monitor:
+            monitor.add_all(translations)
+    if monitor:
+        monitor.warn()
+    [document] = batch.results()
+    for term in dict.fromkeys(term for term in document.terms if term.inserted):
+        warn(
+            f"{term.source}: {term.target} was not in the translation, and was inserted where the "
+            "attention was; check those sentences"
+        )
+    return document
 
 
 class _TextInProgress:

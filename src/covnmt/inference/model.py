@@ -25,10 +25,12 @@ from typing import Literal
 
 from covnmt.base.config import DecodeConfig
 from covnmt.base.console import log_detail, warn
+from covnmt.base.cpus import available_cpus
 from covnmt.base.errors import UserError
 from covnmt.data.lexicon import Lexicon
 from covnmt.data.padding import map_in_batches, pad_ids
 from covnmt.decoding.engines import Network, build_engine, load_networks
+from covnmt.decoding.onnx.format import is_exported
 from covnmt.inference.align import Alignment, force_align
 from covnmt.inference.calibration import Calibration
 from covnmt.inference.domain import DomainMonitor
@@ -102,6 +104,11 @@ class ModelLoader:
     def decode(self) -> DecodeConfig:
         """The decoding settings of the first model, which are those of an ensemble."""
         return self.descriptions[0].config.decode
+
+    @property
+    def default_workers(self) -> int:
+        """How many processes suit a long text: one per thread of an exported model, else one."""
+        return (self.threads or available_cpus()) if is_exported(self.directories[0]) else 1
 
     @cached_property
     def calibration(self) -> Calibration | None:

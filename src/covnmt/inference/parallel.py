@@ -17,13 +17,12 @@ from typing import Any, Literal, TypeVar
 
 from covnmt.base import processes, ray_cluster
 from covnmt.base.config import DecodeConfig, require_same_settings
-from covnmt.base.console import log_detail, track, warn
+from covnmt.base.console import log_detail, track
 from covnmt.base.cpus import available_cpus
 from covnmt.base.errors import UserError
 from covnmt.base.files import (
     file_digest,
     is_file_path,
-    read_input_lines,
     read_json,
     read_lines,
     read_parallel_lines,
@@ -32,17 +31,13 @@ from covnmt.base.files import (
     write_lines,
 )
 from covnmt.base.processes import Chunk, chunked
-from covnmt.decoding.engines import default_processes
 from covnmt.decoding.onnx.format import GRAPH_FILES, SHORTLIST_FILE, is_exported
 from covnmt.inference import align, forced_decoding
 from covnmt.inference.align import Alignment, EmptySideError
-from covnmt.inference.documents import DocumentBatch, TranslatedDocument
 from covnmt.inference.input_lines import input_chunks
 from covnmt.inference.model import WINDOW_BATCHES, Model, ModelLoader
 from covnmt.inference.omissions import MAX_TOKENS, MIN_PROBABILITY, CheckedPair, TextPair
-from covnmt.inference.terms import Terms
 from covnmt.inference.translate import Translation, format_translations
-from covnmt.text.documents import DocumentFormat
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -158,56 +153,16 @@ def translate_input(
     0 workers are as many as suit the model for a file, and one for standard input.
     """
     if not workers and is_file_path(path):
-        workers = default_processes(job.loader.directories[0], job.loader.threads)
+        workers = job.loader.default_workers
     size = (CHUNK_BATCHES if workers > 1 else WINDOW_BATCHES) * job.decode.batch_size
     return map_lines(job.loader, job.translate, input_chunks(path, size), workers)
-
-
-def translate_document_input(
-    job: TranslationJob,
-    path: Path | str | None,
-    document_format: DocumentFormat,
-    terms: Terms,
-    workers: int,
-) -> TranslatedDocument:
-    """Translate a document, sentence by sentence; long sentences are split.
-
-    Warn if many sentences are unlike what the model was trained on.
-    """
-    job = replace(job, overlong="split", split_sentences=False)
-    if not workers and is_file_path(path):
-        workers = default_processes(job.loader.directories[0], job.loader.threads)
-    batch = DocumentBatch(["\n".join(read_input_lines(path))], document_format, terms)
-    size, translations = CHUNK_BATCHES * job.decode.batch_size, list[Translation]()
-    name = str(path) if is_file_path(path) else ""
-    monitor = job.loader.domain_monitor(name, "sentence")
-    model = None
-    while sentences := batch.advance(translations):
-        if workers > 1 and len(sentences) > size:
-            chunks = chunked(sentences, size)
-            translated = map_lines(job.loader, job.translate, chunks, workers)
-        else:
-            model = model or job.loader.load()
-            translated = job.translate(model, sentences)
-        translations = list(track(translated, len(sentences), "translating", "sentences"))
-        if monitor:
-            monitor.add_all(translations)
-    if monitor:
-        monitor.warn()
-    [document] = batch.results()
-    for term in dict.fromkeys(term for term in document.terms if term.inserted):
-        warn(
-            f"{term.source}: {term.target} was not in the translation, and was inserted where the "
-            "attention was; check those sentences"
-        )
-    return document
 
 
 def align_parallel_files(
     loader: ModelLoader, source: Path, target: Path, tokenized: bool
 ) -> Iterator[Alignment]:
     """Align two files line by line, in order; an error names the line."""
-    workers = default_processes(loader.directories[0], loader.threads)
+    workers = loader.default_workers
     size = ALIGNMENT_CHUNK_PAIRS if workers > 1 else align.WINDOW_PAIRS
     pairs = chunked(((s, t) for s, t in read_parallel_lines(source, target)), size)
     try:
@@ -230,7 +185,7 @@ def check_pairs(
     max_tokens: int = MAX_TOKENS,
 ) -> Iterator[CheckedPair]:
     """Check pairs for omissions, in order."""
-    workers = default_processes(loader.directories[0], loader.threads)
+    workers = loader.default_workers
     check = partial(_check_chunk, min_probability, words, max_tokens)
     return map_lines(loader, check, chunked(pairs, CHECK_CHUNK_PAIRS), workers)
 

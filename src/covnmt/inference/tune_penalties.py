@@ -19,7 +19,6 @@ from covnmt.base.console import track
 from covnmt.base.errors import UserError
 from covnmt.base.files import check_writable, read_parallel_lines
 from covnmt.base.processes import chunked
-from covnmt.decoding.engines import default_processes
 from covnmt.decoding.search_rules import MAX_RETRY_BEAM, penalized_score
 from covnmt.inference.parallel import TranslationJob, map_lines
 from covnmt.inference.translate import Translation, override_decoding
@@ -194,7 +193,7 @@ def tune_penalties(
     if not pairs:
         raise UserError(f"{source} and {reference} are empty; expected a sentence on each line")
     job = replace(job, decode=decoding_for_tuning(job.decode))
-    workers = default_processes(job.loader.directories[0], job.loader.threads)
+    workers = job.loader.default_workers
     chunks = chunked((line for line, _ in pairs), TUNING_CHUNK_BATCHES * job.decode.batch_size)
     translations = map_lines(job.loader, job.translate, chunks, workers)
     progress = track(translations, len(pairs), "translating")
