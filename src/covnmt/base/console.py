@@ -170,7 +170,6 @@ class ProgressBar:
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("{task.fields[status]}"),
-            TimeRemainingColumn(),
         )
         self.task = self.progress.add_task(what, total=total, status="")
         self.started: tuple[float, int] | None = None
@@ -191,9 +190,10 @@ class ProgressBar:
         now = time.monotonic()
         if self.started is None:
             self.started = (now, done)
+        rate = (done - self.started[1]) / max(now - self.started[0], 1e-9)
+        if rate:  # of the whole run: rich forgets updates that take longer than half a minute
+            status += f"  {format_duration((self.total - done) / rate)} left"
         if stderr_console.is_terminal:
             self.progress.update(self.task, completed=done, status=status)
         elif status:
-            rate = (done - self.started[1]) / max(now - self.started[0], 1e-9)
-            left = (self.total - done) / rate if rate else 0.0
-            log(f"{self.what} {done:,}/{self.total:,}  {status}  {format_duration(left)} left")
+            log(f"{self.what} {done:,}/{self.total:,}  {status}")
