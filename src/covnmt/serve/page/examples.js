@@ -54,7 +54,10 @@ const PLAIN = {
   de: [
     ["Short",
       "Wir brauchen sauberes Wasser, gesunde Wälder und fruchtbare Böden."],
-    ["A session",
+    ["One omission",
+      "Die Bauern, die im letzten Sommer wegen der Trockenheit einen großen Teil ihrer Ernte " +
+      "verloren haben, warten noch immer auf die Hilfe des Rates."],
+    ["A speech",
       "Frau Präsidentin, ich möchte kurz auf drei Punkte eingehen: die Sicherheit auf See, den " +
       "Schutz der Meere und die Rechte der Seeleute."],
     ["Two lines",
