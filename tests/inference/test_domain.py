@@ -57,14 +57,15 @@ def test_rare_and_unknown_tokens_are_unusual() -> None:
 def test_a_translation_of_low_probability_is_unusual() -> None:
     usual = DomainStatistics(min_own_log_prob=-1.0)
     nothing = np.zeros(0, np.float32)
-    likely, unlikely = (
-        Translation("a b", ("a", "b"), "x y", ("x", "y"), score, (), nothing, None)
-        for score in (-0.9, -1.1)
-    )
-    assert not usual.is_unusual(likely, VOCABULARY, length_penalty=1.0)
-    assert usual.is_unusual(unlikely, VOCABULARY, length_penalty=1.0)
-    assert not usual.is_unusual(unlikely, VOCABULARY, length_penalty=0.0)  # a sum, of two tokens
-    assert usual.is_unusual(replace(likely, score=-2.1), VOCABULARY, length_penalty=0.0)
+    made = Translation("a b", ("a", "b"), "x y", ("x", "y"), -9.0, (), nothing, None)
+    for log_prob, length_penalty, is_unusual in (
+        (-2.9, 1.0, False),  # over two tokens and the end symbol
+        (-3.1, 1.0, True),
+        (-1.9, 0.0, False),  # over two tokens
+        (-2.1, 0.0, True),
+    ):
+        translation = replace(made, log_prob=log_prob)
+        assert usual.is_unusual(translation, VOCABULARY, length_penalty) == is_unusual
 
 
 def test_the_file_and_what_is_counted_are_named() -> None:

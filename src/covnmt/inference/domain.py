@@ -87,10 +87,14 @@ def characters_per_token(tokens: Sequence[str]) -> float:
 
 
 def mean_own_log_prob(translation: Translation, length_penalty: float) -> float:
-    """Return the mean log-probability of the tokens of a model's own translation."""
+    """Return about the mean log-probability of the tokens of a model's own translation.
+
+    It is the score before other penalties, divided by what is left of the length.
+    """
     sentences = max(len(translation.blocks), 1)
-    length = max(len(translation.tokens) / sentences, 1.0)
-    return float(translation.score / sentences * length ** (length_penalty - 1))
+    length = len(translation.tokens) / sentences
+    score = translation.log_prob / sentences / (length + translation.finished) ** length_penalty
+    return float(score * max(length, 1.0) ** (length_penalty - 1))
 
 
 @cache
@@ -148,7 +152,7 @@ class DomainMonitor:
     def watch(self, translations: Iterable[Translation]) -> Iterator[Translation]:
         """Count translations and pass them on; warn at the end."""
         for translation in translations:
-            self.add_all([translation])
+            self.add(translation.source, translation.unusual)
             yield translation
         self.warn()
 
