@@ -5,11 +5,12 @@ import logging
 import os
 import socket
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
-from covnmt.serve.monitoring import BackgroundHandler
+from covnmt.serve.monitoring import BackgroundHandler, JsonFormatter
 from covnmt.serve.settings import ApiKey, ServeSettings
 
 from .server import Running, serving, wait_until
@@ -22,17 +23,25 @@ def test_an_unexpected_error_is_answered_without_details_and_counted_once(
         raise RuntimeError("private matters")
 
     caplog.set_level(logging.INFO, "covnmt.serve")
+    lines: list[dict[str, Any]] = []
+    handler = logging.Handler()
+    handler.setFormatter(JsonFormatter())
+    handler.emit = lambda record: lines.append(json.loads(handler.format(record)))  # type: ignore[method-assign]
+    monkeypatch.setattr(logging.getLogger(), "handlers", [handler])
     with serving({"tiny": tiny_model}, ServeSettings(rate=0, workers=1)) as running:
         monkeypatch.setattr(running.models["tiny"], "submit", fail)
         with running.client() as client:
             answer = client.post("/v1/translate", json={"text": "a"})
         assert answer.status_code == 500
         assert answer.json() == {"error": "something failed here; see the server's log"}
-        with running.client() as client:  # the connection ends with a fault
+        with running.client() as client:
             wait_until(lambda: 'path="/v1/translate",status="500"} 1' in metrics(client))
             assert 'status="499"' not in metrics(client)
-    lines = [json.loads(text) for text in caplog.messages if text.startswith("{")]
-    assert [each["status"] for each in lines if each["path"] == "/v1/translate"] == [500]
+    assert [each["status"] for each in lines if each.get("path") == "/v1/translate"] == [500]
+    # the answer leads to the traceback, and every line of the log is JSON
+    [failure] = [each for each in lines if "traceback" in each]
+    assert failure["request_id"] == answer.headers["x-request-id"]
+    assert failure["traceback"].endswith("RuntimeError: private matters")
 
 
 REFUSED = [("/v1/translate", 401), ("/metrics", 401), ("/nothing", 404), ("/v1/secret-text", 401)]

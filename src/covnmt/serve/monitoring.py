@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -26,6 +27,7 @@ from prometheus_client import (
     disable_created_metrics,
 )
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from covnmt import __version__
@@ -38,6 +40,8 @@ CLOSED_CONNECTIONS = ("refused", "crowded out", "no whole header", "answer not r
 SENTENCES = (1, 2, 4, 8, 16, 32, 64)
 CLIENT_CLOSED_REQUEST = 499
 REQUEST_ID = re.compile(r"[\w.:-]{1,64}", re.ASCII)
+UNEXPECTED = "something failed here; see the server's log"
+current_request: ContextVar[str | None] = ContextVar("current_request", default=None)
 SECONDS_TO_WRITE = 1.0  # the last lines of the log
 logger = logging.getLogger("covnmt.serve")
 
@@ -134,6 +138,21 @@ def choose_request_id(headers: Headers) -> str:
     return given if REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
 
 
+class JsonFormatter(logging.Formatter):
+    """Makes a line of JSON of what is none yet: errors with their traceback, words of libraries."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line, with the id of the request that it belongs to."""
+        if record.name == logger.name and not record.exc_info:
+            return record.getMessage()
+        line = {"time": timestamp(), "event": record.getMessage()}
+        if request_id := current_request.get():
+            line["request_id"] = request_id
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
 class BackgroundHandler(logging.Handler):
     """Writes to a file descriptor from a thread, and drops lines when that is too slow.
 
@@ -193,6 +212,7 @@ class AccessLogMiddleware:
         status = CLIENT_CLOSED_REQUEST  # unless a response begins
         fields = scope["covnmt"] = {}
         request_id = scope["covnmt_request_id"] = choose_request_id(Headers(scope=scope))
+        current_request.set(request_id)
 
         async def send_and_see_status(message: Message) -> None:
             nonlocal status
@@ -206,9 +226,11 @@ class AccessLogMiddleware:
         try:
             await self.app(scope, receive, send_and_see_status)
         except Exception:
-            # Starlette answers an unexpected exception further out, where this does not see it
-            status = 500 if status == CLIENT_CLOSED_REQUEST else status
-            raise
+            if status != CLIENT_CLOSED_REQUEST:  # a response has begun: the connection is closed
+                raise
+            logger.exception("unexpected error")
+            answer = JSONResponse({"error": UNEXPECTED}, 500)
+            await answer(scope, receive, send_and_see_status)
         finally:
             seconds = time.monotonic() - start
             path = scope["path"] if scope["path"] in self.paths else "other"

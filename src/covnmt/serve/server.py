@@ -33,6 +33,7 @@ from covnmt.serve.monitoring import (
     CLIENT_CLOSED_REQUEST,
     AccessLogMiddleware,
     BackgroundHandler,
+    JsonFormatter,
     ServerMetrics,
     log_event,
 )
@@ -88,7 +89,8 @@ def start_log(metrics: ServerMetrics) -> None:
     """Let log lines go to standard error, without ever waiting for it."""
     handler = BackgroundHandler()
     handler.on_drop = metrics.dropped_log_lines.inc
-    logging.basicConfig(handlers=[handler], level=logging.WARNING, format="%(message)s")
+    handler.setFormatter(JsonFormatter())
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
     logging.getLogger("covnmt.serve").setLevel(logging.INFO)
 
 
@@ -295,8 +297,10 @@ def _add_probes(app: FastAPI, models: dict[str, ServedModel], metrics: ServerMet
 
 
 def _add_error_handlers(app: FastAPI) -> None:
-    """Answer every failure by `{"error": "..."}`, which repeats nothing that the client sent
-    except the beginning of a sentence that is too long."""
+    """Answer every expected failure by `{"error": "..."}`.
+
+    It repeats nothing that the client sent except the beginning of a sentence that is too long.
+    """
 
     def answer(kind: type[Exception], describe: Callable[[Any], tuple[int, str]]) -> None:
         async def handle(request: Request, error: Exception) -> Response:
@@ -306,7 +310,7 @@ def _add_error_handlers(app: FastAPI) -> None:
 
         app.add_exception_handler(kind, handle)
 
-    for kind in (*FAILURES, Exception):
+    for kind in FAILURES:
         answer(kind, describe_failure)
     answer(ClientDisconnect, lambda error: (CLIENT_CLOSED_REQUEST, "the client disconnected"))
     answer(HTTPException, lambda e: (e.status_code, MESSAGES.get(e.status_code, e.detail)))

@@ -18,6 +18,7 @@ from covnmt.inference.translate import Translation, override_decoding
 from covnmt.serve.background_threads import BackgroundThreads
 from covnmt.serve.monitoring import (
     CLIENT_CLOSED_REQUEST,
+    UNEXPECTED,
     add_log_fields,
     client_address,
     logger,
@@ -375,7 +376,7 @@ def describe_failure(error: Exception) -> tuple[int, str]:
     for kind, (status, describe) in FAILURES.items():
         if isinstance(error, kind):
             return getattr(error, "status_code", status), describe(error)
-    return 500, "something failed here; see the server's log"
+    return 500, UNEXPECTED
 
 
 def format_event(name: str, content: dict[str, Any]) -> str:
