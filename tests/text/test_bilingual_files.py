@@ -13,7 +13,7 @@ from covnmt.base.errors import UserError
 from covnmt.text import bilingual_files
 from covnmt.text.bilingual_files import (
     Segment,
-    format_of,
+    bilingual_format,
     read_segments,
     write_with_notes,
 )
@@ -134,7 +134,7 @@ def write(directory: Path, name: str, content: str | bytes) -> Path:
 
 
 def read(path: Path, languages: tuple[str, str] = ("de", "en")) -> list[Segment]:
-    return list(read_segments(path, format_of(path), languages))
+    return list(read_segments(path, bilingual_format(path), languages))
 
 
 def finished(path: Path, languages: tuple[str, str] = ("de", "en")) -> list[tuple[str, str, str]]:
@@ -283,12 +283,12 @@ def test_what_cannot_be_read_is_refused_with_its_place(
 
 
 def test_the_format_is_in_the_name_of_the_file_or_given() -> None:
-    assert format_of(Path("a.b.XLF")) == "xliff"
-    assert format_of(Path("a.tmx.gz")) == "tmx"
-    assert format_of(Path("a.txt"), "po") == "po"
+    assert bilingual_format(Path("a.b.XLF")) == "xliff"
+    assert bilingual_format(Path("a.tmx.gz")) == "tmx"
+    assert bilingual_format(Path("a.txt"), "po") == "po"
     for path, name in ((Path("a.txt"), None), (Path("a"), "text")):
         with pytest.raises(UserError, match="which format"):
-            format_of(path, name)
+            bilingual_format(path, name)
 
 
 @pytest.mark.parametrize("name", CONTENTS)

@@ -29,7 +29,7 @@ from covnmt.inference.omissions import (
 )
 from covnmt.inference.parallel import WEIGHTS
 from covnmt.model.directory import CALIBRATION_FILE, LEXICON_FILE
-from covnmt.text.bilingual_files import BilingualFormat, format_of, read_segments
+from covnmt.text.bilingual_files import BilingualFormat, bilingual_format, read_segments
 from covnmt.text.codec import SIDES, Codec, vocabulary_fingerprint
 
 CheckFormat = Literal["text", "tsv", "po", "tmx", "xliff"]
@@ -57,7 +57,7 @@ class CheckInput:
         codecs = (Codec.load(loader.directories[0], side) for side in SIDES)
         first, second = (codec.settings.language for codec in codecs)
         languages = (first, second) if first != second else ("", "")
-        return cls(source, None, languages, format_of(source, name))
+        return cls(source, None, languages, bilingual_format(source, name))
 
     @property
     def paths(self) -> list[Path]:

@@ -25,8 +25,8 @@ from covnmt.inference.terms import (
     Terms,
     find_required,
     has_stray_number,
+    insert_required,
     mask_required,
-    use_required,
 )
 from covnmt.inference.translate import Translation
 from covnmt.text.documents import DocumentFormat, parse_document
@@ -102,7 +102,7 @@ class _Sentence:
     def _finish(
         self, aligned: AlignedText, sources: Sequence[Span], positions: Sequence[Span | None]
     ) -> None:
-        aligned, self.positions = use_required(aligned, sources, self.required, positions)
+        aligned, self.positions = insert_required(aligned, sources, self.required, positions)
         spans = [_original_span(span, sources, self.required) for span in aligned.source_spans]
         self.aligned = replace(aligned, source_spans=tuple(spans))
         self.inserted = [position is None for position in positions]

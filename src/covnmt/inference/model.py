@@ -214,6 +214,7 @@ class Model:
                 f"lines must be a list of lines, not {type(lines).__name__}: pass [text]"
             )
         decode = decode or self.decode
+        domain = self.calibration.domain if self.calibration else None
         numbered = enumerate(lines, first)
         while window := list(islice(numbered, WINDOW_BATCHES * decode.batch_size)):
             for number, line in window:
@@ -233,7 +234,10 @@ class Model:
             for number, line in window:
                 end = bisect_right(line_of_segment, number, start)
                 joined = join_translations(line, translations[start:end], self.target)
-                yield replace(joined, unusual=self._is_unusual(joined, decode.length_penalty))
+                unusual = domain is not None and domain.is_unusual(
+                    joined, self.source.vocabulary, decode.length_penalty
+                )
+                yield replace(joined, unusual=unusual)
                 start = end
 
     def align(self, pairs: Iterable[tuple[str, str]], tokenized: bool = False) -> list[Alignment]:
@@ -296,11 +300,6 @@ class Model:
         if self.loader:
             lexicon = Lexicon.load(self.loader.directories[0] / LEXICON_FILE)
         return OmissionChecker(self.forced_decoder, lexicon, self.calibration)
-
-    def _is_unusual(self, translation: Translation, length_penalty: float) -> bool:
-        return self.calibration is not None and self.calibration.domain.is_unusual(
-            translation, self.source.vocabulary, length_penalty
-        )
 
     def _segments(
         self, text: str, number: int, limit: int, overlong: Overlong

@@ -184,7 +184,7 @@ def has_stray_number(source: str, text: str, positions: Sequence[Span | None]) -
     return any(not overlaps(match.span(), used) for match in numbers)
 
 
-def use_required(
+def insert_required(
     aligned: AlignedText,
     sources: Sequence[Span],
     required: Sequence[RequiredText],

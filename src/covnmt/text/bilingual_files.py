@@ -77,7 +77,7 @@ class Segment(NamedTuple):
     place: Place = Place(0)
 
 
-def format_of(path: Path, name: str | None = None) -> BilingualFormat:
+def bilingual_format(path: Path, name: str | None = None) -> BilingualFormat:
     """Return the format of a file, by its extension unless `name` says it."""
     for known in FORMATS:
         if name == known:
