@@ -46,8 +46,8 @@ def compared(page: Page) -> None:
 
 def unfit(page: Page) -> None:
     page.get_by_label("Model").select_option("laws")
-    show(page, "wwwwww")
-    expect(page.locator("#notice")).to_be_visible()
+    show(page, TEMPLE)
+    expect(page.locator("#notice button")).to_be_visible()
 
 
 def refused(page: Page) -> None:
