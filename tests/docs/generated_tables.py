@@ -24,6 +24,7 @@ from covnmt.metrics.bootstrap import bleu_gain_interval
 from covnmt.metrics.significance import SignTest
 from tests.docs import server_tables
 from tests.docs.command_line_reference import command_line_reference
+from tests.system.test_layers import listed_packages
 
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = "benchmarks/results"
@@ -327,6 +328,32 @@ def cut_omissions_table() -> str:
     return markdown_table(head, rows)
 
 
+def package_sizes_table() -> str:
+    """Count modules and lines of each package; a table that is about right stays as it is."""
+    sizes = {name: measure_package(name) for name in listed_packages()}
+    sizes["all"] = tuple(map(sum, zip(*sizes.values(), strict=True)))
+    rows = [(name, str(files), f"{round(lines, -2):,}") for name, (files, lines) in sizes.items()]
+    page = (ROOT / "docs/architecture.md").read_text("utf-8")
+    shown = re.findall(r"^\| (\w+) \| ([\d,]+) \| ([\d,]+) \|$", page, re.MULTILINE)
+    kept = shown if are_about_equal(shown, rows) else rows
+    return markdown_table(("package", "modules", "lines, about"), kept)
+
+
+def measure_package(name: str) -> tuple[int, ...]:
+    texts = [path.read_text("utf-8") for path in (ROOT / "src/covnmt" / name).rglob("*.py")]
+    return len(texts), sum(text.count("\n") for text in texts)
+
+
+def are_about_equal(first: Sequence[Sequence[str]], second: Sequence[Sequence[str]]) -> bool:
+    """Tell whether rows have the same labels, and numbers that differ by 10% at most."""
+    if [row[0] for row in first] != [row[0] for row in second]:
+        return False
+    numbers = (
+        [int(cell.replace(",", "")) for row in rows for cell in row[1:]] for rows in (first, second)
+    )
+    return all(abs(a - b) <= 0.1 * b for a, b in zip(*numbers, strict=True))
+
+
 def recipe_keys() -> str:
     """Show all keys of recipes, as the settings themselves describe them."""
     sections = []
@@ -358,6 +385,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "cpu-speed": cpu_speed_table,
     "judged-omissions": judged_omissions_table,
     "cut-omissions": cut_omissions_table,
+    "package-sizes": package_sizes_table,
     "recipe-keys": recipe_keys,
     "command-line": command_line_reference,
     "summary": summary_table,
@@ -365,6 +393,7 @@ TABLES: dict[str, Callable[[], str]] = {
 }
 PAGES = (
     "README.md",
+    "docs/architecture.md",
     "docs/benchmarks.md",
     "docs/check.md",
     "docs/cli.md",
