@@ -30,7 +30,7 @@ from covnmt.inference.omissions import (
 from covnmt.inference.parallel import WEIGHTS
 from covnmt.model.directory import CALIBRATION_FILE, LEXICON_FILE
 from covnmt.text.bilingual_files import BilingualFormat, bilingual_format, read_segments
-from covnmt.text.codec import SIDES, Codec, vocabulary_fingerprint
+from covnmt.text.codec import stored_languages, vocabulary_fingerprint
 
 CheckFormat = Literal["text", "tsv", "po", "tmx", "xliff"]
 Report = OmissionReport | SkippedPair
@@ -54,9 +54,7 @@ class CheckInput:
             if name not in (None, "text"):
                 raise UserError(f"--format {name} is for one file that holds both texts")
             return cls(source, target)
-        codecs = (Codec.load(loader.directories[0], side) for side in SIDES)
-        first, second = (codec.settings.language for codec in codecs)
-        languages = (first, second) if first != second else ("", "")
+        languages = stored_languages(loader.directories[0]) or ("", "")
         return cls(source, None, languages, bilingual_format(source, name))
 
     @property

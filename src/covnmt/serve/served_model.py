@@ -4,14 +4,13 @@ import re
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, get_args
 
-from covnmt.base.config import read_settings
 from covnmt.base.errors import UserError
 from covnmt.model.directory import BUNDLED_MODELS, find_model, model_title
 from covnmt.serve.monitoring import ServerMetrics, log_event
@@ -24,8 +23,7 @@ from covnmt.serve.worker_process import (
     WorkerProcess,
     do_not_interrupt,
 )
-from covnmt.text.codec import SIDES
-from covnmt.text.tokenize import TokenizerSettings
+from covnmt.text.codec import stored_languages
 
 # A text with more characters for each allowed token is refused before it is tokenized.
 CHARACTERS_PER_TOKEN = 25
@@ -68,25 +66,12 @@ def parse_spec(text: str) -> ModelSpec:
         raise UserError(f"{name!r} cannot name a model; write --model some-name={directory}")
     if match["source"]:
         return ModelSpec(name, directory, match["source"], match["target"])
-    if languages := _stored_languages(directory):
-        return ModelSpec(name, directory, *languages)
+    with suppress(UserError):  # whoever opens the model will say what is wrong
+        if languages := stored_languages(directory):
+            return ModelSpec(name, directory, *languages)
     if directory.parent == BUNDLED_MODELS:
         return ModelSpec(name, directory, *directory.name.split("-"))
     return ModelSpec(name, directory)
-
-
-def _stored_languages(directory: Path) -> tuple[str, str] | None:
-    """Return the languages that a model was prepared with, if it has them.
-
-    Without --source-language and --target-language both sides are `en`, which says nothing.
-    """
-    try:
-        source, target = (
-            read_settings(directory / f"{side}.json", TokenizerSettings).language for side in SIDES
-        )
-    except UserError:  # whoever opens the model will say what is wrong
-        return None
-    return (source, target) if source != target else None
 
 
 class ServedModel:

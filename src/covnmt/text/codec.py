@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from covnmt.base.config import parse_settings
+from covnmt.base.config import parse_settings, read_settings
 from covnmt.base.files import read_bytes, write_bytes, write_json
 from covnmt.text.tokenize import Tokenizer, TokenizerSettings, build_tokenizer, clean_line
 from covnmt.text.vocabulary import Vocabulary
@@ -79,6 +79,18 @@ class CodecPair(NamedTuple):
             Codec._parse(directory, side, *read) for side, read in zip(SIDES, sides, strict=True)
         )
         return cls(source, target, _fingerprint(files for _, files in sides))
+
+
+def stored_languages(directory: Path) -> tuple[str, str] | None:
+    """Return the languages of both sides; None if they are the same.
+
+    Without --source-language and --target-language both are `en`, which says nothing.
+    """
+    source, target = (
+        read_settings(directory / f"{side}.json", TokenizerSettings, REMEDY).language
+        for side in SIDES
+    )
+    return (source, target) if source != target else None
 
 
 def copy_codecs(from_directory: Path, to_directory: Path) -> None:
