@@ -199,7 +199,7 @@ class TrainConfig(Settings):
 class DecodeConfig(Settings):
     """Decoding (docs/paper-to-code.md, section 1.5)."""
 
-    beam: BeamWidth = Field(10, description="1 is greedy")
+    beam: BeamWidth = Field(10, description="beam size; 1 is greedy search")
     nbest: BeamWidth = Field(
         1, description="translations per sentence, at most as many as the beam is wide"
     )

@@ -39,15 +39,22 @@ def reproduce(
     ],
     data: Annotated[Path | None, typer.Option(help="directory of the corpus as published")] = None,
     system: Annotated[
-        list[str] | None, typer.Option(help="run only this system (see --list); repeatable")
+        list[str] | None,
+        typer.Option(
+            help="run only this system (see --list); repeatable", show_default="those of the paper"
+        ),
     ] = None,
     seed: Annotated[
-        list[int] | None, typer.Option(min=0, help="run only this seed; repeatable")
+        list[int] | None,
+        typer.Option(min=0, help="run only this seed; repeatable", show_default="as planned"),
     ] = None,
     minutes: Annotated[
         float | None,
         typer.Option(
-            min=0.1, help="time for one job: training, translation, scoring", callback=check_finite
+            min=0.1,
+            help="minutes for one job: training, translation, scoring",
+            show_default="the experiment's",
+            callback=check_finite,
         ),
     ] = None,
     scale: Annotated[
@@ -55,7 +62,8 @@ def reproduce(
         typer.Option(
             help="paper: the six systems, trained with AdamW; original: trained as in the paper; "
             "modern: subwords and modern training; shipped: the bundled models; embedded has "
-            "small, tiny and original, a test. Default: paper, small"
+            "small, tiny and original, a test",
+            show_default="paper; embedded: small",
         ),
     ] = None,
     device: DeviceOption = "auto",

@@ -201,7 +201,9 @@ def check(
     model: SingleModelOption = [],  # noqa: B006
     file_format: Annotated[
         Literal["text", "tsv", "po", "tmx", "xliff"] | None,
-        typer.Option("--format", help="format of the input; default: by the name of the file"),
+        typer.Option(
+            "--format", help="format of the input", show_default="by the name of the file"
+        ),
     ] = None,
     out: OutputOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object per line")] = False,
@@ -331,16 +333,20 @@ def tune(
     length_penalty: Annotated[
         list[float] | None,
         typer.Option(
-            help="value to try; repeatable; default: 0, 0.2, ... 1.6", callback=check_all_finite
+            help="value to try; repeatable",
+            show_default="0, 0.2, ... 1.6",
+            callback=check_all_finite,
         ),
     ] = None,
     coverage_penalty: Annotated[
         list[float] | None,
         typer.Option(
-            help="value to try; repeatable; default: the model's", callback=check_all_finite
+            help="value to try; repeatable",
+            show_default="the model's",
+            callback=check_all_finite,
         ),
     ] = None,
-    beam: Annotated[int | None, typer.Option(help="beam size")] = None,
+    beam: Annotated[int | None, typer.Option(help="beam size", show_default="the model's")] = None,
     tokenize: Annotated[str, typer.Option(help="sacreBLEU tokenizer")] = "13a",
     write: Annotated[
         bool, typer.Option("--write", help="store the best settings as the model's defaults")
