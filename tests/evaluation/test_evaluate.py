@@ -172,7 +172,7 @@ def test_exact_rates_need_gold() -> None:
 
 
 def test_different_numbers_of_sentences_are_an_error() -> None:
-    with pytest.raises(UserError, match="hypothesis has 59 sentences but reference 1 has 60"):
+    with pytest.raises(UserError, match=r"hypothesis .*59 .*reference 1 .*60"):
         evaluate(SystemOutput(REFERENCES[:-1]), SET)
 
 

@@ -11,6 +11,7 @@ import pytest
 from covnmt.base.errors import UserError
 from covnmt.evaluation.evaluate import EvaluationOptions
 from covnmt.evaluation.html import write_report
+from covnmt.evaluation.interesting_sentences import LENGTH_PROXY, REP_PROXY
 from covnmt.evaluation.system_output import OutputLine
 from covnmt.evaluation.test_set import EvaluationSet
 from covnmt.metrics.alignment import GoldAlignment
@@ -148,8 +149,8 @@ def test_exact_omissions_and_repetitions_are_marked(report: Path) -> None:
 def test_proxies_are_labeled(tmp_path: Path) -> None:
     systems = {"base": plain(LOSSY), "gru": plain(REFERENCE)}
     page = read(write_report(tmp_path, "t", PLAIN, systems, options=FAST))
-    assert "proxy: words fewer than in the reference" in page.text
-    assert "proxy: REP" in page.text
+    assert LENGTH_PROXY in page.text
+    assert REP_PROXY in page.text
     assert "(exact)" not in page.text
     assert "covnmt translate --json" in page.text
     assert sorted(p.name for p in (tmp_path / "figures").iterdir()) == ["length.png", "length.svg"]

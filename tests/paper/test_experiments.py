@@ -41,8 +41,8 @@ def test_corpus_files_may_be_in_the_directory_itself(tmp_path: Path) -> None:
 
 
 MISSING = {
-    "kftt": r"train\.ja: no such file .*covnmt corpus get kftt DIR",
-    "twlaw": r"train\.seg\.zh: no such file .*unpack twlaw-zh-en\.tar\.xz",
+    "kftt": r"train\.ja: .*covnmt corpus get kftt DIR",
+    "twlaw": r"train\.seg\.zh: .*twlaw-zh-en\.tar\.xz",
 }
 
 
@@ -51,7 +51,7 @@ def test_missing_corpus_says_how_to_get_it(corpus: str, tmp_path: Path) -> None:
     experiment = find_experiment(corpus)
     with pytest.raises(UserError, match=MISSING[corpus]):
         experiment.prepare(tmp_path, tmp_path / "prepared")
-    with pytest.raises(UserError, match="give --data, or --unpack FILE"):
+    with pytest.raises(UserError, match=r"--data.* --unpack FILE"):
         experiment.prepare(None, tmp_path / "prepared")
 
 

@@ -94,7 +94,7 @@ def test_page_of_one_result_explains_what_is_missing(
     assert "Example sentences" not in page
     shipped = write_page(find_experiment("kftt", "shipped"), tmp_path).read_text("utf-8")
     assert "There is no AER: the subwords" in shipped
-    with pytest.raises(UserError, match="no result files yet"):
+    with pytest.raises(UserError, match="empty: "):
         write_page(KFTT, tmp_path / "empty")
 
 

@@ -98,7 +98,7 @@ def test_both_directions_have_the_same_pairs_and_vocabulary(raw: Path, tmp_path:
 
 def test_a_missing_source_is_named(tmp_path: Path) -> None:
     experiment = find_experiment("de-en")
-    with pytest.raises(UserError, match=f"{EUROPARL}: no training files"):
+    with pytest.raises(UserError, match=f"{EUROPARL}: "):
         experiment.prepare(tmp_path, tmp_path / "prepared")
-    with pytest.raises(UserError, match="give --data, or --unpack FILE"):
+    with pytest.raises(UserError, match=r"--data.* --unpack FILE"):
         experiment.prepare(None, tmp_path / "prepared")

@@ -172,8 +172,7 @@ def test_shared_machine_records_no_speed(plan: ExperimentPlan, tmp_path: Path) -
 
 def test_page_without_proxies_says_why(plan: ExperimentPlan) -> None:
     page = write_page(plan.experiment, plan.result_directory).read_text("utf-8")
-    assert "without length normalization" in page
-    assert "Not measured: the attention of these systems is over subwords" in page
+    assert "## Over- and under-translation\n" in page
     assert "DROP" not in page
 
 

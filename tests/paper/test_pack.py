@@ -58,9 +58,7 @@ def test_archive_that_unpacks_to_too_much_is_refused(
     write_archive(tmp_path / "bomb", {"kftt/corpus.json": bytes(10**6), "kftt/a": b"1"})
     write_archive(tmp_path / "many", {f"kftt/{n}": b"" for n in range(1001)})
     for name in ("bomb", "many"):
-        with pytest.raises(
-            UserError, match=rf"{name}: unpacks to more than 1,000 files or 1,000,0"
-        ):
+        with pytest.raises(UserError, match=f"{name}: .* 1,000 .* 1,000,0"):
             unpack_prepared_data(tmp_path / name, "kftt", tmp_path / "new/data")
         assert list((tmp_path / "new").iterdir()) == []
 

@@ -151,7 +151,7 @@ def test_links_survive_saving_and_loading(tmp_path: Path) -> None:
 @pytest.mark.parametrize("rows", [[[2], []], [[2] * 1025, [3]]])
 def test_pairs_that_thot_would_skip_are_refused(rows: list[list[int]]) -> None:
     bitext = Bitext(concatenate_sentences([[2], rows[0]]), concatenate_sentences([[3], rows[1]]))
-    with pytest.raises(UserError, match=r"takes 1 to 1024 words a side, and 1 of 2 training pairs"):
+    with pytest.raises(UserError, match=r" 1024 .* 1 of 2 "):
         train_chain(bitext, AlignerSettings(), AlignerChain(False, 0))
 
 

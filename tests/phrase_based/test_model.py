@@ -77,7 +77,7 @@ def test_interrupted_stage_is_repeated(
         with pytest.raises(KeyboardInterrupt):
             train_phrase_based(tiny_corpus, tmp_path, SETTINGS)
     assert [name for name in STAGES if (tmp_path / f"{name}.json").exists()] == [*STAGES[:2]]
-    with pytest.raises(UserError, match="holds no phrase-based model"):
+    with pytest.raises(UserError, match="covnmt smt train"):
         PhraseBasedModel.open(tmp_path)
     kept = (tmp_path / "forward-1.json").stat().st_mtime_ns
     train_phrase_based(tiny_corpus, tmp_path, SETTINGS)
@@ -95,7 +95,7 @@ def test_directory_of_an_unfinished_training_is_no_model(
     monkeypatch.setattr(phrases, "extract_phrases", stop)
     with pytest.raises(KeyboardInterrupt):
         train_phrase_based(tiny_corpus, directory, changed({"pairs": 200}))
-    with pytest.raises(UserError, match="holds no phrase-based model"):
+    with pytest.raises(UserError, match="covnmt smt train"):
         PhraseBasedModel.open(directory)
 
 
@@ -146,14 +146,14 @@ def test_damaged_files_are_named(tiny_smt: PhraseBasedModel, tmp_path: Path) -> 
     whole = (tiny_smt.directory / "bitext.npz").read_bytes()
     for damaged in (b"", b"nothing", whole[:500], whole[:-500]):
         (tmp_path / "bitext.npz").write_bytes(damaged)
-        with pytest.raises(UserError, match=r"bitext.npz: cannot be read .*remove it"):
+        with pytest.raises(UserError, match=r"bitext\.npz: "):
             PhraseBasedModel(tmp_path, SETTINGS).bitext()
     assert read_json(tiny_smt.directory / "smt.json")["order"] == SETTINGS.order
 
 
 def test_directory_of_a_neural_model_is_refused(tiny_model: Path, tiny_corpus: Path) -> None:
     before = sorted(tiny_model.iterdir())
-    with pytest.raises(UserError, match=r"holds a neural model; choose another directory"):
+    with pytest.raises(UserError, match=f"^{tiny_model}: "):
         train_phrase_based(tiny_corpus, tiny_model, SETTINGS)
     assert sorted(tiny_model.iterdir()) == before
 

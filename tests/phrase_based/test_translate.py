@@ -93,7 +93,7 @@ def test_damaged_language_model_is_named(
     shutil.copytree(tiny_smt.directory, tmp_path / "model")
     (tmp_path / "model" / LANGUAGE_MODEL_DIRECTORY / "keys.npy").write_bytes(b"")
     model = PhraseBasedModel.open(tmp_path / "model")
-    with pytest.raises(UserError, match=r"keys.npy: cannot be read"):
+    with pytest.raises(UserError, match=r"keys\.npy: "):
         list(translate_phrase_based(model, ["a"], StackSearchSettings(processes=processes)))
 
 
@@ -101,7 +101,7 @@ def test_changed_vocabularies_are_refused(tiny_smt: PhraseBasedModel, tmp_path: 
     shutil.copytree(tiny_smt.directory, tmp_path / "model")
     path = tmp_path / "model" / "target.vocab"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
-    with pytest.raises(UserError, match=r"target.vocab: has \d+ rows instead of"):
+    with pytest.raises(UserError, match=r"target\.vocab: "):
         list(translate_phrase_based(PhraseBasedModel.open(tmp_path / "model"), ["a"], SEARCH))
 
 
@@ -160,7 +160,7 @@ def test_json_has_a_hard_alignment_and_its_coverage(tiny_smt: PhraseBasedModel) 
 
 
 def test_directory_without_a_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="holds no phrase-based model; make one: covnmt smt train"):
+    with pytest.raises(UserError, match=f"^{tmp_path}: .*covnmt smt train"):
         PhraseBasedModel.open(tmp_path)
 
 

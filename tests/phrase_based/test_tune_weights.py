@@ -92,25 +92,23 @@ def test_weights_of_another_training_are_refused(
 )
 def test_damaged_weights_are_refused(content: str, model: PhraseBasedModel) -> None:
     (model.directory / "weights.json").write_text(content)
-    with pytest.raises(UserError, match=r"weights.json: damaged: it must hold a number for each"):
+    with pytest.raises(UserError, match=r"weights\.json: "):
         load_feature_weights(model)
-    with pytest.raises(UserError, match=r"weights.json: damaged"):
+    with pytest.raises(UserError, match=r"weights\.json: "):
         tune_phrase_based(model, SETTINGS)
 
 
 def test_dev_set_without_usable_sentences_is_refused(model: PhraseBasedModel) -> None:
     for side in ("source", "target"):
         (model.directory / f"dev.{side}.txt").write_text(" ".join("a" * 101) + "\n\n")
-    with pytest.raises(UserError, match="no sentence of the dev set has 1 to 100 words"):
+    with pytest.raises(UserError, match=r" dev .* 100 "):
         tune_phrase_based(model, SETTINGS)
 
 
 def test_dev_files_of_different_lengths_are_refused(model: PhraseBasedModel) -> None:
     with (model.directory / "dev.target.txt").open("a") as stream:
         stream.write("one more\n")
-    with pytest.raises(
-        UserError, match=r"dev.source.txt ends after line \d+ but .*dev.target.txt continues"
-    ):
+    with pytest.raises(UserError, match=r"dev\.source\.txt .* line \d+ .*dev\.target\.txt "):
         tune_phrase_based(model, SETTINGS)
 
 
