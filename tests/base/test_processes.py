@@ -9,11 +9,12 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import wait
 from itertools import islice
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import SemLock
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -190,6 +191,21 @@ def test_a_signal_while_a_semaphore_is_made_comes_afterwards(
     with pytest.raises(KeyboardInterrupt):
         list(map_unordered(abs, [1, 2], workers=2))
     assert made
+
+
+def test_a_signal_while_results_are_awaited_breaks_no_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Raised within Python's locks, it gives tracebacks of other threads."""
+    ended: list[object] = []
+
+    def signal_and_wait(*arguments: Any) -> object:
+        signal.raise_signal(signal.SIGINT)
+        ended.append(wait(*arguments))
+        return ended[-1]
+
+    monkeypatch.setattr(processes, "wait", signal_and_wait)
+    with pytest.raises(KeyboardInterrupt):
+        list(map_unordered(abs, range(4), workers=2))
+    assert len(ended) == 1
 
 
 def test_items_of_a_dead_worker_are_done_again(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from itertools import chain, islice
@@ -30,6 +30,7 @@ R = TypeVar("R")
 MAX_RETRIES = 3
 # Items submitted per worker: none is idle while the results of others are consumed.
 SUBMITTED_PER_WORKER = 2
+SECONDS_PER_WAIT = 0.1  # as long as a signal may have to wait
 
 
 class WorkerRank(NamedTuple):
@@ -163,7 +164,7 @@ class WorkerPool:
                     awaited.add(source.request())
                 if not awaited:
                     return
-                done = wait(awaited, return_when=FIRST_COMPLETED).done
+                done = _wait_for_any(awaited)
                 for future in done & numbers.keys():
                     number, result = numbers.pop(future), future.result()
                     del unfinished[number]
@@ -210,13 +211,16 @@ class _ItemSource(Generic[T]):
         if self.requested is None:
             self.requested = Future()
             # a daemon, which nobody joins: the next item may never come
-            threading.Thread(target=self._fetch, args=(self.requested,), daemon=True).start()
+            thread = threading.Thread(target=self._fetch, args=(self.requested,), daemon=True)
+            with defer_signals():
+                thread.start()
         return self.requested
 
     def take(self) -> list[tuple[int, T]]:
         """Wait for the next item; none at the end, or where the iterator failed."""
-        future, self.requested = self.request(), None
-        self.failure = future.exception()
+        future = self.request()
+        _wait_for_any({future})
+        self.requested, self.failure = None, future.exception()
         item = None if self.failure else future.result()
         self.ended = item is None
         return [] if item is None else [item]
@@ -231,6 +235,19 @@ class _ItemSource(Generic[T]):
             future.set_result(next(self.items, None))
         except BaseException as error:
             future.set_exception(error)
+
+
+def _wait_for_any(futures: Collection[Future[Any]]) -> set[Future[Any]]:
+    """Wait until some futures are done, and return them.
+
+    KeyboardInterrupt is raised only between calls of `wait`: within, it would leave locks that
+    other threads then cannot release.
+    """
+    while True:
+        with defer_signals():
+            done = wait(futures, SECONDS_PER_WAIT, FIRST_COMPLETED).done
+        if done:
+            return done
 
 
 @defer_signals()  # Python cannot clean up a semaphore that is only half made
