@@ -69,10 +69,11 @@ def bundled_recipes() -> list[str]:
 
 
 def describe_recipe(name: str) -> str:
-    """Return the comment of a bundled recipe, below the line with its command."""
+    """Return the first sentence of a recipe's comment, below the line with its command."""
     lines = _bundled_path(name).read_text("utf-8").splitlines()
     comment = takewhile(lambda line: line.startswith("#"), lines[1:])
-    return " ".join(line.removeprefix("#").strip() for line in comment)
+    text = " ".join(line.removeprefix("#").strip() for line in comment)
+    return text.partition(". ")[0].removesuffix(".")
 
 
 def format_recipe(config: Config) -> str:
