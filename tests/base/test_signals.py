@@ -53,6 +53,24 @@ print(imported)
 
 
 @SIGNALS
+def test_signal_while_pydantic_builds_a_model_stops_afterwards(number: int, tmp_path: Path) -> None:
+    """Its core would turn the exception into a SchemaError."""
+    code = f"""
+from pydantic import BaseModel
+class Number(int):
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source, handler):
+        signal.raise_signal({int(number)})
+        return handler(int)
+class Model(BaseModel):
+    number: Number
+print(Model(number=1).number)
+"""
+    done = run(code, tmp_path)
+    assert (done.stdout, done.stderr) == ("1\nstopped\n", "")
+
+
+@SIGNALS
 def test_signal_in_a_finalizer_is_not_lost(number: int, tmp_path: Path) -> None:
     code = f"""
 class Finalized:

@@ -12,7 +12,8 @@ from typing import Any
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 SECONDS_UNTIL_RETRY = 0.02
-IMPORT_SYSTEM = "importlib._bootstrap"
+# Modules in whose calls KeyboardInterrupt may become another error.
+CANNOT_RAISE = ("importlib._bootstrap", "pydantic.")
 
 _will_retry = False
 
@@ -20,10 +21,10 @@ _will_retry = False
 def stop_on_signals() -> None:
     """Raise KeyboardInterrupt in the main thread at SIGINT and SIGTERM.
 
-    Python's own handler loses it in two places. Modules written in C turn it into an ImportError
-    while they are imported, which their importers may catch: the signal waits until the import
-    ends. And Python ignores what finalizers and weak references' callbacks raise: the signal is
-    sent again.
+    Python's own handler loses it in three places. Modules written in C turn it into an ImportError
+    while they are imported, which their importers may catch, and pydantic into a SchemaError: the
+    signal waits until they end. And Python ignores what finalizers and weak references' callbacks
+    raise: the signal is sent again.
 
     SIGINT stays ignored where it was, as in commands that a shell starts in the background.
     """
@@ -34,17 +35,17 @@ def stop_on_signals() -> None:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    if not _is_importing(frame):
+    if _can_raise(frame):
         raise KeyboardInterrupt
     _retry(number)
 
 
-def _is_importing(frame: FrameType | None) -> bool:
+def _can_raise(frame: FrameType | None) -> bool:
     while frame:
-        if frame.f_globals.get("__name__") == IMPORT_SYSTEM:
-            return True
+        if str(frame.f_globals.get("__name__")).startswith(CANNOT_RAISE):
+            return False
         frame = frame.f_back
-    return False
+    return True
 
 
 def _retry_after_unraisable(unraisable: Any) -> None:
