@@ -122,8 +122,8 @@ class OpenNMT:
             global_scorer=scorer,
         )
         batch = {"src": source[..., None], "srclen": lengths(source)}
-        found = translator.translate_batch(batch, attn_debug=False)
-        return [best[0].tolist() for best in found["predictions"]]
+        results = translator.translate_batch(batch, attn_debug=False)
+        return [best[0].tolist() for best in results["predictions"]]
 
 
 class Joey:
@@ -174,7 +174,7 @@ class Joey:
             "dtype": torch.get_autocast_dtype(kind),
             "enabled": torch.is_autocast_enabled(kind),
         }
-        found, _, _ = self.beam_search(
+        results, _, _ = self.beam_search(
             self.model,
             self.batch(source, None),
             min_output_length=steps,
@@ -183,7 +183,7 @@ class Joey:
             beam_alpha=-1,
             autocast=autocast,
         )
-        hypotheses: list[list[int]] = found.tolist()
+        hypotheses: list[list[int]] = results.tolist()
         return hypotheses
 
 

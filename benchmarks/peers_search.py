@@ -102,8 +102,8 @@ class Eole:
             device_id=-1,
             global_scorer=scorer,
         )
-        found = translator.predict_batch({"src": source, "srclen": lengths(source)}, False)
-        return [best[0].tolist() for best in found["predictions"]]
+        results = translator.predict_batch({"src": source, "srclen": lengths(source)}, False)
+        return [best[0].tolist() for best in results["predictions"]]
 
 
 class Fairseq:

@@ -113,7 +113,7 @@ def predictions(step: tuple[float, float]) -> dict[str, list[dict[str, Any]]]:
 def link_of(sums: dict[str, Any]) -> Link:
     """Fit bandwidth and latency of a ring to the times of separate all-reduces."""
     n = sums["workers"]
-    points = [(float(size), found["median"]) for size, found in sums["seconds"].items()]
+    points = [(float(size), seconds["median"]) for size, seconds in sums["seconds"].items()]
     latency, per_byte = fit(points)
     return Link(2 * (n - 1) / n / per_byte, latency / (2 * (n - 1)))
 
@@ -121,16 +121,16 @@ def link_of(sums: dict[str, Any]) -> Link:
 def check(measured: dict[str, Any]) -> list[dict[str, Any]]:
     """Compare predicted and measured updates of several ranks on a CPU."""
     link, rows = link_of(measured["sums"][0]), []
-    for found in measured["updates"]:
-        n = found["workers"]
-        times = {name: seconds["median"] for name, seconds in found["seconds"].items()}
+    for row in measured["updates"]:
+        n = row["workers"]
+        times = {name: seconds["median"] for name, seconds in row["seconds"].items()}
         if n == 1:  # of each model this one comes first
             alone, copies = times["row"], times["row"] - times["apart"]
         turns = max(1.0, n / measured["cores"])
-        travel = ring(n, found["gradient_bytes"], link)
+        travel = ring(n, row["gradient_bytes"], link)
         without = times["apart"] + turns * copies
         rows.append(
-            {key: found[key] for key in ("words", "size", "pairs", "gradient_bytes", "workers")}
+            {key: row[key] for key in ("words", "size", "pairs", "gradient_bytes", "workers")}
             | {"compute_ms": 1e3 * turns * alone, "sum_ms": 1e3 * travel}
             | versus(turns * alone + travel, times["row"])
             | {"sum_found_ms": 1e3 * (times["row"] - without)}
@@ -146,18 +146,18 @@ def check_sums(measured: dict[str, Any]) -> list[dict[str, Any]]:
     link = link_of(measured["sums"][0])
     return [
         {"workers": sums["workers"], "bytes": int(size)}
-        | versus(ring(sums["workers"], int(size), link), found["median"])
+        | versus(ring(sums["workers"], int(size), link), seconds["median"])
         for sums in measured["sums"]
-        for size, found in sums["seconds"].items()
+        for size, seconds in sums["seconds"].items()
     ]
 
 
-def versus(expected: float, found: float) -> dict[str, float]:
+def versus(expected: float, measured: float) -> dict[str, float]:
     """Return both times and the relative error."""
     return {
         "expected_ms": 1e3 * expected,
-        "measured_ms": 1e3 * found,
-        "error": expected / found - 1,
+        "measured_ms": 1e3 * measured,
+        "error": expected / measured - 1,
     }
 
 
@@ -214,7 +214,7 @@ def main() -> None:
     draw(arguments.figure, predicted["growing_batch"], checked)
     fixed, per_pair = (1e3 * seconds for seconds in step)
     checked_sums = check_sums(measured)
-    found = {
+    model = {
         "step_ms": {"fixed": fixed, "per_pair": per_pair, "worst_fit": max(off, key=abs)},
         "assumed": {"NVLink": NVLINK._asdict(), "Ethernet": ETHERNET._asdict(), "memory": MEMORY},
         "predicted": predicted,
@@ -224,7 +224,7 @@ def main() -> None:
     }
     for row in [*checked, *checked_sums]:
         print("  ".join(f"{key} {value:.4g}" for key, value in row.items()))
-    save("scale-model", found, arguments)
+    save("scale-model", model, arguments)
 
 
 if __name__ == "__main__":

@@ -134,8 +134,8 @@ def laws(rows: list[dict[str, Any]]) -> dict[str, float]:
         "prepare peak_mib": [row["prepare"]["peak_mib"] for row in rows],
     }
     for batching in ("paper", "tokens"):
-        found = [[run["seconds"] for run in row["start"][batching]] for row in rows]
-        costs[f"start {batching} seconds"] = [statistics.median(runs) for runs in found]
+        measured = [[run["seconds"] for run in row["start"][batching]] for row in rows]
+        costs[f"start {batching} seconds"] = [statistics.median(runs) for runs in measured]
     sizes = [math.log(row["pairs"]) for row in rows]
     return {
         name: round(statistics.linear_regression(sizes, [math.log(v) for v in values]).slope, 3)
@@ -158,13 +158,15 @@ def training(arguments: argparse.Namespace, text: Path, work: Path) -> dict[str,
     updates = []
     for case in CASES:
         for count in WORKERS:
-            found = together(count, work / f"{case}-{count}", update_times, case, arguments.updates)
-            updates.append({**case._asdict(), "workers": count, **found})
+            measured = together(
+                count, work / f"{case}-{count}", update_times, case, arguments.updates
+            )
+            updates.append({**case._asdict(), "workers": count, **measured})
             print(json.dumps(updates[-1]), flush=True)
     sums = []
     for count in WORKERS[1:]:
-        found = together(count, work / f"sums-{count}", sum_times, arguments.updates)
-        sums.append({"workers": count, **found})
+        measured = together(count, work / f"sums-{count}", sum_times, arguments.updates)
+        sums.append({"workers": count, **measured})
         print(json.dumps(sums[-1]), flush=True)
     return {"cores": os.cpu_count(), "updates": updates, "sums": sums}
 
@@ -281,8 +283,8 @@ def translate(arguments: argparse.Namespace, text: Path, work: Path) -> dict[str
     lines = (text / "train.src").read_text("utf-8").splitlines(keepends=True)
     (work / "in").mkdir()
     for number in range(SHARDS):
-        part = lines[number * arguments.lines : (number + 1) * arguments.lines]
-        (work / "in" / str(number)).write_text("".join(part), "utf-8")
+        share = lines[number * arguments.lines : (number + 1) * arguments.lines]
+        (work / "in" / str(number)).write_text("".join(share), "utf-8")
     runs: dict[int, list[dict[str, float]]] = {1: [], 2: []}
     for repeat in range(arguments.repeats):
         for workers, done in runs.items():
@@ -324,8 +326,8 @@ def main() -> None:
         text = Path(name) / "text"
         covnmt("synthetic", text, "--train", 20_000, "--dev", 50, "--test", 50)
         measure = {"growth": growth, "training": training, "translate": translate}
-        found = measure[arguments.what](arguments, text, Path(name))
-    save(f"scale-{arguments.what}", found, arguments)
+        measured = measure[arguments.what](arguments, text, Path(name))
+    save(f"scale-{arguments.what}", measured, arguments)
 
 
 if __name__ == "__main__":

@@ -41,9 +41,9 @@ def main() -> None:
         sign_test(counts[0], counts[1])
         counting.append(counted - began)
         testing.append(time.process_time() - counted)
-    found = {"count_seconds": summary(counting), "test_seconds": summary(testing)}
-    print(found)
-    save("measures", {"sentences": arguments.sentences, **found}, arguments)
+    timings = {"count_seconds": summary(counting), "test_seconds": summary(testing)}
+    print(timings)
+    save("measures", {"sentences": arguments.sentences, **timings}, arguments)
 
 
 if __name__ == "__main__":

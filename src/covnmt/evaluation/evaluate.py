@@ -334,8 +334,8 @@ class _Evaluator:
         output_links = self._link_output()
         if output_links is not None and self.reference_links is not None:
             from_file = self.output.output_links is not None
-            origin = "file" if from_file else self._extraction_signature()
-            signature = f"output-links:{origin}|{self._links_signature()}"
+            extraction = "file" if from_file else self._extraction_signature()
+            signature = f"output-links:{extraction}|{self._links_signature()}"
             drop = adequacy.drop_score(output_links, self.reference_links)
             scores.append(Score("DROP", drop, signature))
         if self.output.attention is not None:

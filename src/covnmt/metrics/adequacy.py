@@ -98,8 +98,8 @@ def _repeated_positions(
 ) -> frozenset[int]:
     repeated: set[int] = set()
     for word, count in Counter(surplus).items():
-        origins = sorted({j for j, i in sure if reference[i] == word})
-        repeated.update(origins[:count])
+        positions = sorted({j for j, i in sure if reference[i] == word})
+        repeated.update(positions[:count])
     return frozenset(repeated)
 
 

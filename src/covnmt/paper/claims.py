@@ -115,9 +115,9 @@ class Regime:
         share = percent(100 * (after / before - 1)) if before else ""
         summary = self.find(system)
         interval = summary.gain_interval if summary and name == PAPER_BLEU else None
-        band = f" ({format_interval(interval)})" if interval and base_system == BASELINE else ""
+        bounds = f" ({format_interval(interval)})" if interval and base_system == BASELINE else ""
         seeds = f"{len(pairs)} seed{'s' if len(pairs) > 1 else ''}"
-        return f"{after - before:+.2f}{band}{share}, {seeds}"
+        return f"{after - before:+.2f}{bounds}{share}, {seeds}"
 
     def length_ratio(self, system: str) -> float | None:
         """Compute output over reference length of long sentences."""

@@ -71,8 +71,8 @@ def translation_table(summary: Summary) -> str:
                 format_number(paper.gain, "+.2f"),
             ]
         )
-    left_out = () if summary.find(BASELINE) else comparison
-    return _table_without(left_out, (*head, *comparison[3:]), rows)
+    hidden = () if summary.find(BASELINE) else comparison
+    return _table_without(hidden, (*head, *comparison[3:]), rows)
 
 
 def runs_table(results: Sequence[Result]) -> str:
@@ -158,8 +158,8 @@ def speed_table(summary: Summary) -> str:
             ]
         )
     ratios = ("ratio", "published ratio")
-    left_out = () if summary.find(BASELINE) else ratios
-    return _table_without(left_out, ("system", "tokens/s", *ratios, "updates"), rows)
+    hidden = () if summary.find(BASELINE) else ratios
+    return _table_without(hidden, ("system", "tokens/s", *ratios, "updates"), rows)
 
 
 def attention_table(summary: Summary) -> str:
@@ -304,9 +304,9 @@ def format_number(value: float | None, spec: str) -> str:
     return NOTHING if value is None else format(value, spec)
 
 
-def _table_without(left_out: Sequence[str], head: Sequence[str], rows: Sequence[list[str]]) -> str:
+def _table_without(hidden: Sequence[str], head: Sequence[str], rows: Sequence[list[str]]) -> str:
     """Format a table without some of its columns, which compare with a baseline that is missing."""
-    kept = [n for n, name in enumerate(head) if name not in left_out]
+    kept = [n for n, name in enumerate(head) if name not in hidden]
     return markdown_table([head[n] for n in kept], [[row[n] for n in kept] for row in rows])
 
 
