@@ -4,9 +4,9 @@
 
 Every setting of GOMP_SPINCOUNT (how often a thread of libgomp looks for work before it sleeps) and
 of the number of threads has a process of its own with a model of the demo's size. One at a time
-trains for `--seconds`, in turns, so that other work on the machine affects all alike; then again
-beside a busy loop on each core. `others` is the share of the machine that other processes took
-meanwhile; the best round of each setting counts.
+trains for `--seconds`, in turns, so that other work on the machine affects all alike; then again,
+in new processes, beside a busy loop on each core. `auto` is what covnmt chooses, `others` is the
+share of the machine that other processes took meanwhile; the best round of each setting counts.
 """
 
 import argparse
@@ -20,14 +20,18 @@ from typing import Any
 
 from harness import argument_parser, argument_values, save
 
-SPIN_COUNTS = ("0", "100", "1000", "3000", "10000", "30000", "100000", "default")
+SPIN_COUNTS = ("auto", "0", "100", "1000", "3000", "10000", "30000", "100000", "300000")
+DEFAULT = "300000"  # of libgomp
+SECONDS_OF_LOAD = 60.0  # until the load average knows of the busy loops
 WORDS, PAIRS, LENGTH = 2000, 100, 20  # of the demo's batches of 2,048 tokens
 CORES = len(os.sched_getaffinity(0))
 
 
 def work(threads: int) -> None:
     """Train for as many seconds as each line of standard input says; print words per second."""
-    import torch
+    import covnmt  # noqa: F401 (chooses how threads wait, before torch is imported)
+
+    import torch  # isort: skip
     from scale import Case, train_step
 
     from covnmt.data.batching import collate
@@ -53,7 +57,7 @@ def work(threads: int) -> None:
 def start(spin_count: str, threads: int) -> subprocess.Popen[str]:
     """Start the process of a setting."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "GOMP_"))}
-    if spin_count != "default":
+    if spin_count != "auto":
         environment["GOMP_SPINCOUNT"] = spin_count
     command = [sys.executable, __file__, "--work", str(threads)]
     pipe = subprocess.PIPE
@@ -106,8 +110,7 @@ def main() -> None:
     if arguments.work:
         work(arguments.work)
         return
-    settings = [(count, CORES) for count in arguments.spin_counts] + [("default", 1)]
-    processes = {setting: start(*setting) for setting in settings}
+    settings = [(count, CORES) for count in arguments.spin_counts] + [(DEFAULT, 1)]
     rows: list[dict[str, Any]] = []
     deadline = time.monotonic() + 60 * arguments.patience
     for situation in arguments.situations:
@@ -115,6 +118,9 @@ def main() -> None:
             subprocess.Popen([sys.executable, "-c", "while True: pass"])
             for _ in range(CORES if situation == "busy" else 0)
         ]
+        if loops:
+            time.sleep(SECONDS_OF_LOAD)
+        processes = {setting: start(*setting) for setting in settings}
         for _ in range(arguments.rounds):
             for (count, threads), process in processes.items():
                 if situation == "free":
@@ -138,9 +144,9 @@ def main() -> None:
                 " ".join(f"{r['rate']:,.0f}({r['others']:.2f})" for r in mine),
                 flush=True,
             )
-    for process in processes.values():
-        process.kill()
-        process.wait()
+        for process in processes.values():
+            process.kill()
+            process.wait()
     save("waiting-threads", {"settings": argument_values(arguments), "rows": rows}, arguments)
 
 

@@ -51,9 +51,23 @@ _EXPORTS = {
 
 # How often a thread of OpenMP looks for work before it sleeps; libgomp reads it when torch is
 # imported. With its default of 300,000, some milliseconds, threads on cores that other processes
-# use too mostly wait for each other (docs/LOG.md, 2026-11-18). What the user has set stays.
+# use too mostly wait for each other; there it is best to sleep at once, which on idle cores takes
+# half of the speed (docs/LOG.md, 2026-11-19).
+def _spin_count(load: str, cpus: int) -> int:
+    """Choose by `/proc/loadavg`: are half of the CPUs busy, now and for a minute?"""
+    average, _, _, running, _ = load.split()
+    others = int(running.partition("/")[0]) - 1  # without this process
+    return 0 if min(float(average), others) >= cpus / 2 else 1000
+
+
+# What the user has set stays.
 if not os.environ.keys() & {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}:
-    os.environ["GOMP_SPINCOUNT"] = "1000"
+    try:
+        with open("/proc/loadavg", encoding="ascii") as stream:  # noqa: PTH123 (takes no import)
+            _load = stream.read()
+    except OSError:  # not Linux
+        _load = "0 0 0 1/1 1"
+    os.environ["GOMP_SPINCOUNT"] = str(_spin_count(_load, os.cpu_count() or 1))
 
 
 def __getattr__(name: str) -> object:

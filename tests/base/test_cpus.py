@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import covnmt
 from covnmt.base.cpus import available_cpus
 
 
@@ -51,7 +52,7 @@ def test_cpus_are_those_of_the_affinity_within_the_quota_of_every_control_group(
 
 @pytest.mark.parametrize(
     ("given", "spin_count"),
-    [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, "None")],
+    [({}, "0 1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, "None")],
 )
 def test_threads_of_torch_sleep_soon_unless_the_user_says_otherwise(
     given: dict[str, str], spin_count: str
@@ -60,4 +61,20 @@ def test_threads_of_torch_sleep_soon_unless_the_user_says_otherwise(
     clean = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
     command = [sys.executable, "-c", code]
     out = subprocess.run(command, env=clean | given, capture_output=True, check=True)
-    assert out.stdout.decode().split() == ["False", spin_count]
+    imported, found = out.stdout.decode().split()
+    assert imported == "False"
+    assert found in spin_count.split()
+
+
+@pytest.mark.parametrize(
+    ("load", "spin_count"),
+    [
+        ("0.10 0.30 0.20 1/262 17968", 1000),
+        ("1.00 0.30 0.20 2/262 17968", 0),
+        ("8.50 9.30 9.20 9/262 17968", 0),
+        ("8.50 9.30 9.20 1/262 17968", 1000),  # other work has just ended
+        ("0.50 0.30 0.20 9/262 17968", 1000),  # it has just begun, and may end soon
+    ],
+)
+def test_threads_sleep_at_once_where_half_of_the_cpus_are_busy(load: str, spin_count: int) -> None:
+    assert covnmt._spin_count(load, cpus=2) == spin_count
