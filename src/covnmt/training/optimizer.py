@@ -4,6 +4,7 @@ docs/paper-to-code.md, section 1.4.
 """
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -79,18 +80,15 @@ def ema_decay(decay: float, n: int) -> float:
     return min(decay, (1 + n) / (10 + n))
 
 
+@dataclass
 class TorchOptimizerStep:
     """What follows the backward pass: clip the gradients, step, update the EMA."""
 
-    def __init__(
-        self,
-        model: Seq2Seq,
-        optimizer: torch.optim.Optimizer,
-        ema: dict[str, Tensor],
-        config: TrainConfig,
-    ) -> None:
-        self.model, self.optimizer, self.ema, self.config = model, optimizer, ema, config
-        self.update = 0
+    model: Seq2Seq
+    optimizer: torch.optim.Optimizer
+    ema: dict[str, Tensor]
+    config: TrainConfig
+    update: int = 0
 
     def prepare(self, update: int, elapsed_share: float = 0.0) -> None:
         """Set what changes with the update (counted from 0); called before a captured replay."""
