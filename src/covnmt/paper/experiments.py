@@ -7,6 +7,7 @@ gold alignment: gold.source.txt, gold.target.txt and gold.links.
 """
 
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Literal
@@ -230,43 +231,24 @@ def open_corpus_experiments(
     corpus: CorpusName, title: str, words: OpenCorpusText, plain: OpenCorpusText
 ) -> tuple[Experiment, ...]:
     """List the scales of an open corpus: the paper's network trained in two ways, and subwords."""
+    timed = partial(Experiment, corpus, minutes=JOB_MINUTES)
+    tuned = partial(timed, tunes_length_penalty=True)
+    as_in_the_paper = Experiment(
+        corpus,
+        "original",
+        f"{title}, the paper's own training",
+        words,
+        systems=ORIGINAL_SYSTEMS,
+        second_seed=ORIGINAL_SYSTEMS,
+        checkpoints=LAST_CHECKPOINTS,
+        measuring_share=0.08,
+    )
+    subwords, bundled = replace(words, subwords=16_000), replace(plain, subwords=9_500, plain=True)
     return (
-        Experiment(
-            corpus,
-            "paper",
-            title,
-            words,
-            second_seed=SECOND_SEED_SYSTEMS,
-            minutes=JOB_MINUTES,
-        ),
-        Experiment(
-            corpus,
-            "original",
-            f"{title}, the paper's own training",
-            words,
-            systems=ORIGINAL_SYSTEMS,
-            second_seed=ORIGINAL_SYSTEMS,
-            checkpoints=LAST_CHECKPOINTS,
-            measuring_share=0.08,
-        ),
-        Experiment(
-            corpus,
-            "modern",
-            f"{title}, modern recipe",
-            replace(words, subwords=16_000),
-            systems=("baseline", "gru10"),
-            minutes=JOB_MINUTES,
-            tunes_length_penalty=True,
-        ),
-        Experiment(
-            corpus,
-            "shipped",
-            f"{title}, the bundled model",
-            replace(plain, subwords=9_500, plain=True),
-            systems=("gru10",),
-            minutes=JOB_MINUTES,
-            tunes_length_penalty=True,
-        ),
+        timed("paper", title, words, second_seed=SECOND_SEED_SYSTEMS),
+        as_in_the_paper,
+        tuned("modern", f"{title}, modern recipe", subwords, systems=("baseline", "gru10")),
+        tuned("shipped", f"{title}, the bundled model", bundled, systems=("gru10",)),
     )
 
 
