@@ -68,16 +68,26 @@ def test_sockets_send_without_delay(running: Running, client: httpx.Client) -> N
     assert all(each.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) for each in sockets)
 
 
-def test_readyz_fails_until_a_dead_worker_is_restarted(tiny_model: Path, lines: list[str]) -> None:
+def test_readyz_fails_until_a_dead_worker_is_restarted_and_the_death_is_recorded(
+    tiny_model: Path, lines: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
     settings = ServeSettings(rate=0, workers=1)
     with serving({"tiny": tiny_model}, settings) as running, running.client() as client:
         [worker] = running.models["tiny"].workers
         with worker.pipe_lock:  # nobody may replace it yet
+            killed = worker.process.pid
             worker.process.kill()
             worker.process.join()
             assert client.get("/readyz").status_code == 503
         wait_until(lambda: client.get("/readyz").status_code == 200)
         post(client, text=lines[0])
+        labels = {"model": "tiny", "reason": "died"}
+        value = running.metrics.registry.get_sample_value
+        assert value("covnmt_worker_restarts_total", labels) == 1
+    logged = [json.loads(line) for line in caplog.messages if "worker process replaced" in line]
+    assert [(line["model"], line["reason"], line["pid"]) for line in logged] == [
+        ("tiny", "died", killed)
+    ]
 
 
 def test_a_stop_answers_accepted_requests_first(
