@@ -13,7 +13,7 @@ import random
 import string
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from textwrap import shorten
@@ -59,8 +59,10 @@ class RatedOutput:
 
 
 class RatingKey(BaseModel):
-    """The content of the key file."""
+    """The content of the key file; tag and seed are not needed to read it."""
 
+    tag: str = ""
+    seed: int = 0
     systems: list[str]
     items: list[RatedOutput]
 
@@ -102,11 +104,11 @@ def make_rating_sheets(
         items += outputs
         texts = [{"id": item.id, "text": systems[item.system][k]} for item in outputs]
         questions.append({"words": words[k], "outputs": texts})
-    key = {"tag": tag, "seed": seed, "systems": list(systems), "items": [asdict(i) for i in items]}
+    key = RatingKey(tag=tag, seed=seed, systems=list(systems), items=items)
     sheets = RatingSheets(directory / KEY_FILE, directory / SHEET_FILE, directory / FORM_FILE)
     if sheets.sheet.exists():
         raise UserError(f"{sheets.sheet}: exists, and may be filled in; choose another directory")
-    write_json(sheets.key, key)
+    write_json(sheets.key, key.model_dump())
     _write_sheet(sheets.sheet, questions)
     _write_form(sheets.form, tag, questions)
     return sheets
