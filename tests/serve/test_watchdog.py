@@ -119,4 +119,5 @@ def test_a_worker_that_does_not_stop_is_replaced(
     with pytest.raises(WorkerDiedError):
         worker.run(batch)
     assert failures == ["overdue"]
-    assert worker.ready()
+    [done] = worker.run([Item(TranslateWork(("ze muye",), translator.decode))])
+    assert done.text == translator.translate(["ze muye"])[0].text
