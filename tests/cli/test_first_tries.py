@@ -70,10 +70,10 @@ def test_prepare_takes_the_text_as_arguments(run: Run, tiny_text: Path, tmp_path
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("a", "b"), "name the directory of the prepared corpus with --output"),
-        (("a",), "covnmt prepare SOURCE TARGET --output DIRECTORY"),
-        (("a", "--output", "b", "--train", "c", "d"), "give the training text as arguments or"),
-        (("--train", "c", "d"), "name the directory"),
+        (("a", "b"), "--output"),
+        (("a",), "SOURCE TARGET"),
+        (("a", "--output", "b", "--train", "c", "d"), "a: "),
+        (("--train", "c", "d"), "--output"),
     ],
 )
 def test_prepare_says_what_is_missing(run: Run, arguments: tuple[str, ...], message: str) -> None:
@@ -84,7 +84,7 @@ def test_evaluate_takes_the_reference_as_an_argument(run: Run, source: Path) -> 
     given = run("evaluate", source, source, "--no-ter", "--json").out
     assert given == run("evaluate", source, "-r", source, "--no-ter", "--json").out
     assert json.loads(given)["sentences"] == 20
-    assert "covnmt evaluate OUTPUT REFERENCE" in run("evaluate", source, code=2).err
+    assert "OUTPUT REFERENCE" in run("evaluate", source, code=2).err
 
 
 @pytest.mark.parametrize(
@@ -110,11 +110,11 @@ def test_output_is_an_option_or_an_argument(
 )
 def test_a_missing_output_is_asked_for(run: Run, command: str) -> None:
     needed = ("-r", "x", "-s", "x") if command.startswith("report") else ()
-    assert "with --output" in run(*command.split(), *needed, code=2).err
+    assert "--output" in run(*command.split(), *needed, code=2).err
 
 
 def test_commands_of_the_phrase_based_system_take_model(run: Run) -> None:
     for arguments in (("nosuch",), ("--model", "nosuch")):
-        assert "nosuch: holds no phrase-based model" in run("smt", "tune", *arguments, code=2).err
-    assert "no model given" in run("smt", "translate", code=2).err
-    assert "two models" in run("smt", "translate", "a", "b", "--model", "c", code=2).err
+        assert "nosuch: " in run("smt", "tune", *arguments, code=2).err
+    assert "--model" in run("smt", "translate", code=2).err
+    assert "c and a" in run("smt", "translate", "a", "b", "--model", "c", code=2).err
