@@ -75,14 +75,14 @@ def _send_later(number: int) -> None:
 def handled_signals(handle: Callable[[int], None]) -> Iterator[None]:
     """Call a function with the number of each SIGINT and SIGTERM instead of raising.
 
-    A signal that is ignored stays ignored. Outside the main thread, where Python allows no
-    handlers, nothing changes.
+    A signal that is ignored stays ignored, and a handler that is not Python's (None) in place.
+    Outside the main thread, where Python allows no handlers, nothing changes.
     """
     main = threading.current_thread() is threading.main_thread()
     handlers = {
         number: signal.signal(number, lambda number, _: handle(number))
         for number in STOP_SIGNALS
-        if main and signal.getsignal(number) is not signal.SIG_IGN
+        if main and signal.getsignal(number) not in (signal.SIG_IGN, None)
     }
     try:
         yield
