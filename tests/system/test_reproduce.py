@@ -157,7 +157,7 @@ def test_signal_saves_and_the_command_resumes(done: Path, run_cli: RunCli, tmp_p
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=300)
     assert process.returncode == 130
-    assert "run the same command again to resume" in stderr
+    assert "resume" in stderr
     assert not (tmp_path / "results").exists()
     assert run_cli(*command).returncode == 0
     assert result(tmp_path, "baseline-seed1")["scores"] == result(done, "baseline-seed1")["scores"]

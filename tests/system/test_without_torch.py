@@ -101,7 +101,7 @@ def test_what_needs_torch_says_so(command: tuple[str, ...]) -> None:
 def test_trained_models_say_so(tiny_model: Path) -> None:
     done = plain("translate", "-m", tiny_model, stdin="a\n")
     assert done.returncode == 2
-    assert "needs PyTorch, which is not installed" in done.stderr
+    assert "PyTorch" in done.stderr
     assert "covnmt export" in done.stderr
 
 
