@@ -245,6 +245,7 @@ def translate_and_kill(
     return done
 
 
+@pytest.mark.slow
 def test_shards_of_a_killed_worker_are_translated_by_another(
     job: TranslationJob, shards: Path, expected: dict[str, list[str]], tmp_path: Path
 ) -> None:
@@ -254,6 +255,7 @@ def test_shards_of_a_killed_worker_are_translated_by_another(
     assert results(tmp_path / "out") == expected
 
 
+@pytest.mark.slow
 def test_translation_of_shards_resumes_after_a_kill(
     job: TranslationJob,
     shards: Path,
