@@ -78,10 +78,11 @@ def train(
     with process_group(pick_device(device)) as (world, worker_device):
         with resumable():
             outcome = run_training(config, directory, worker_device, world)
-        done = (
-            f"{outcome.counters.update:,} updates, {outcome.counters.target_tokens:,} target tokens"
+        counters = outcome.counters
+        log(
+            f"{directory}: {outcome.reason}; {counters.update:,} updates and "
+            f"{counters.target_tokens:,} target tokens in all"
         )
-        log(f"{directory}: {outcome.reason} ({done})")
         if not outcome.finished:
             log("run the same command again to resume")
     if not outcome.finished:
