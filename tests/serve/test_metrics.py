@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from covnmt.serve.monitoring import ServerMetrics
 
-from .server import Running, post
+from .server import Running, post, wait_until
 
 # names of samples and their labels, on which dashboards and alerts are built
 SAMPLES: dict[str, set[str]] = {
@@ -44,6 +44,23 @@ def test_names_and_labels_stay(client: httpx.Client, lines: list[str]) -> None:
     ours = {name: labels for name, labels in found.items() if name.startswith("covnmt_")}
     assert ours == SAMPLES
     assert {"process_start_time_seconds", "process_open_fds"} <= set(found)  # of every exporter
+
+
+def test_times_are_measured_by_path(client: httpx.Client, lines: list[str]) -> None:
+    def answered() -> dict[str, float]:
+        return {
+            sample.labels["path"]: sample.value
+            for sample in samples(client)
+            if sample.name == "covnmt_request_seconds_count"
+        }
+
+    post(client, text=lines[0])
+    client.get("/healthz")
+    wait_until(lambda: {"/v1/translate", "/healthz"} <= set(answered()))
+    before = answered()
+    post(client, text=lines[0])
+    wait_until(lambda: answered()["/v1/translate"] > before["/v1/translate"])
+    assert answered()["/healthz"] == before["/healthz"]
 
 
 def test_every_model_has_its_own_counts(
