@@ -15,7 +15,7 @@ from covnmt.base.arrays import AnyArray
 from covnmt.base.config import DecodeConfig
 from covnmt.decoding.backtrace import Hypothesis
 from covnmt.decoding.beam_search import beam_search
-from covnmt.decoding.search_rules import MAX_RETRY_ROWS, are_loops
+from covnmt.decoding.search_rules import MAX_RETRY_HYPOTHESES, are_loops
 
 from .table_scorer import END, NEVER, UNK, A, B, Table, V, batch, markov, random_table
 
@@ -338,7 +338,7 @@ def test_repeated_phrases_are_loops_too() -> None:
 def test_the_work_of_retries_is_bounded() -> None:
     scorer, state, lengths = batch([LOOPS])
     beam_search(scorer, state, lengths, DecodeConfig(beam=2))
-    assert sum(rows for _, rows in scorer.sizes) < 2 * MAX_RETRY_ROWS
+    assert sum(rows for _, rows in scorer.sizes) < 2 * MAX_RETRY_HYPOTHESES
     assert max(rows for _, rows in scorer.sizes) == 32  # 64 times 3 * 40 steps would be too much
 
 

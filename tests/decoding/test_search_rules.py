@@ -12,11 +12,11 @@ from covnmt.base.arrays import AnyArray
 from covnmt.base.config import DecodeConfig
 from covnmt.decoding.search_rules import (
     are_loops,
+    coverage_log_sum,
     judge_continuations,
     penalized_score,
     search_attempts,
     step_limits,
-    uncovered,
 )
 
 ATTEMPTS: list[tuple[DecodeConfig, list[tuple[int, bool]]]] = [
@@ -67,8 +67,10 @@ COVERAGE: list[tuple[list[float], float]] = [
 
 
 @pytest.mark.parametrize(("received", "expected"), COVERAGE)
-def test_uncovered_sums_log_attention_up_to_one(received: list[float], expected: float) -> None:
-    assert uncovered(np.array(received, dtype=np.float32)) == pytest.approx(expected)
+def test_coverage_log_sum_sums_log_attention_up_to_one(
+    received: list[float], expected: float
+) -> None:
+    assert coverage_log_sum(np.array(received, dtype=np.float32)) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def top_k(
     Equal scores go to the lower position. `torch.topk` and `np.argpartition` leave ties open and a
     stable sort of all N is slow, so two small sorts do it: the row is cut into blocks, and whatever
     belongs to the k highest lies in one of the k blocks with the highest maxima (each better block
-    holds a better score), or in the rest behind the last whole block.
+    holds a better score), or in the rest after the last whole block.
 
     With offsets [R, slots] each row is `slots` equal segments, and a segment's offset is added to
     its scores. Not all of these sums are computed: rounding keeps order, so the highest sum of a

@@ -1,9 +1,10 @@
 """Read the hypotheses of a finished search from its history, backwards.
 
-Every candidate that entered a beam is a node that names its parent; a hypothesis is the path to
-the node where it ended. All searches leave such a history.
+A node is one token of a hypothesis that was in a beam, and has the node of the token before as its
+parent; a hypothesis is the path from a first token to the node where it ended. All searches leave
+such a history.
 
-Letters: N nodes, S sentences, I target and J source positions, both with the end symbol; T steps.
+Notation: N nodes, S sentences, I target and J source positions, both with the end symbol; T steps.
 """
 
 import math
@@ -33,12 +34,12 @@ class Hypothesis:
 
 
 def empty_hypothesis(J: int) -> Hypothesis:
-    """Return what is left where the model gives every continuation no probability."""
+    """Return the result where the model gives no continuation any probability."""
     attention = np.zeros((0, J), dtype=np.float32)
     return Hypothesis((), -math.inf, -math.inf, attention, finished=False)
 
 
-class _Candidate(NamedTuple):
+class _EndedHypothesis(NamedTuple):
     """A hypothesis that ended, before its tokens and attention are looked up."""
 
     path: IntArray  # [I] nodes
@@ -48,14 +49,14 @@ class _Candidate(NamedTuple):
 
 
 class SearchHistory(NamedTuple):
-    """The nodes of a search, or those that one step adds; a sentence's in the order found."""
+    """The nodes of a search, or of one step; those of a sentence are in the order it made them."""
 
     sentences: IntArray  # [N]
     parents: IntArray  # [N] node of the step before, or ROOT
     token_ids: IntArray  # [N]
-    log_probs: AnyArray  # [N] of the whole hypothesis; needed only where it ended
-    ended: BoolArray  # [N] finished, or open when the steps were used up
-    attention: AnyArray  # [., J] rows that nodes refer to
+    log_probs: AnyArray  # [N] of the tokens up to here; read only where the hypothesis ended
+    ended: BoolArray  # [N] finished, or still open at the last step allowed
+    attention: AnyArray  # [., J] one row for each index in `attention_rows`
     attention_rows: IntArray  # [N]
 
     def hypotheses(
@@ -65,7 +66,7 @@ class SearchHistory(NamedTuple):
 
         Source lengths [S] count the end symbol.
         """
-        candidates: list[list[_Candidate]] = [[] for _ in source_lengths]
+        ended: list[list[_EndedHypothesis]] = [[] for _ in source_lengths]
         leaves = np.flatnonzero(self.ended)
         finished = self.token_ids[leaves] == end_id
         columns = (self.sentences[leaves], self.log_probs[leaves], finished)
@@ -74,10 +75,10 @@ class SearchHistory(NamedTuple):
         ):
             received = partial(self._received, path, source_lengths[sentence] - 1)
             score = float(penalized_score(log_prob, len(path), received, config))
-            candidates[sentence].append(_Candidate(path, score, log_prob, is_finished))
+            ended[sentence].append(_EndedHypothesis(path, score, log_prob, is_finished))
         return [
-            self._n_best(ended, J, config.nbest) or [empty_hypothesis(J)]
-            for ended, J in zip(candidates, source_lengths, strict=True)
+            self._n_best(of_sentence, J, config.nbest) or [empty_hypothesis(J)]
+            for of_sentence, J in zip(ended, source_lengths, strict=True)
         ]
 
     def _paths(self, leaves: IntArray) -> list[IntArray]:
@@ -94,11 +95,11 @@ class SearchHistory(NamedTuple):
         received: AnyArray = self.attention[self.attention_rows[path], :J].sum(axis=0)
         return received
 
-    def _n_best(self, candidates: list[_Candidate], J: int, nbest: int) -> list[Hypothesis]:
+    def _n_best(self, ended: list[_EndedHypothesis], J: int, nbest: int) -> list[Hypothesis]:
         """Rank the finished ones, or all where none is; of equal scores the first found wins."""
-        ranked = [candidate for candidate in candidates if candidate.finished] or candidates
+        ranked = [hypothesis for hypothesis in ended if hypothesis.finished] or ended
         hypotheses = []
-        for path, score, log_prob, finished in sorted(ranked, key=lambda c: -c.score)[:nbest]:
+        for path, score, log_prob, finished in sorted(ranked, key=lambda h: -h.score)[:nbest]:
             token_ids = tuple(self.token_ids[path].tolist())
             token_ids = token_ids[:-1] if finished else token_ids
             attention = self.attention[self.attention_rows[path], :J]

@@ -9,13 +9,13 @@ leaves the beam, which shrinks by one; a sentence is done when its beam is empty
 used up. There is no early stopping: scores with penalties may rise as a hypothesis grows, so they
 are computed only for the final ranking.
 
-Letters: S sentences, K slots of a beam, R rows (hypotheses of all sentences), k tokens proposed
+Notation: S sentences, K slots of a beam, R rows (hypotheses of all sentences), k tokens proposed
 for each, J source positions with the end symbol.
 """
 
 import math
-from collections.abc import Callable
-from itertools import count
+from collections.abc import Callable, Sequence
+from itertools import count, islice
 from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
@@ -27,7 +27,7 @@ from covnmt.decoding.backtrace import ROOT, Hypothesis, SearchHistory
 from covnmt.decoding.engines import StepCallback, do_nothing
 from covnmt.decoding.search_rules import (
     LOOP_TOKENS,
-    MAX_RETRY_ROWS,
+    MAX_RETRY_HYPOTHESES,
     PHRASE_LOOP_TOKENS,
     Outcome,
     are_loops,
@@ -91,6 +91,7 @@ def beam_search(
     config: DecodeConfig,
     on_step: StepCallback | None = None,
     before_step: Callable[[], None] = do_nothing,
+    first_results: Sequence[list[Hypothesis]] = (),
 ) -> list[list[Hypothesis]]:
     """Return the n best translations of every sentence, best first; always at least one.
 
@@ -98,14 +99,18 @@ def beam_search(
     again (see `search_attempts`), in parts so that wider beams take no more memory; where nothing
     helps, their hypotheses come back unfinished. The work of a retry is bounded, and those that
     loop are not tried again. `before_step` may raise to interrupt the search.
+
+    `first_results` are those of a first attempt elsewhere, which none of the sentences finished:
+    the search begins with the second attempt.
     """
-    hypotheses: list[list[Hypothesis]] = [[] for _ in source_lengths]
+    hypotheses: list[list[Hypothesis]] = list(first_results) or [[] for _ in source_lengths]
+    first_attempt = 1 if first_results else 0
     pending = np.arange(len(hypotheses))
     rows = len(pending) * config.beam
     most_steps = step_limits(source_lengths, config)[1]
-    for attempt in search_attempts(config):
+    for attempt in islice(search_attempts(config), first_attempt, None):
         if attempt.beam > config.beam:
-            pending = pending[attempt.beam * most_steps[pending] <= MAX_RETRY_ROWS]
+            pending = pending[attempt.beam * most_steps[pending] <= MAX_RETRY_HYPOTHESES]
         size = max(1, rows // attempt.beam)
         for batch in (pending[n : n + size] for n in range(0, len(pending), size)):
             lengths = source_lengths[batch]
@@ -124,8 +129,10 @@ def beam_search(
 
 def worth_retrying(best: Hypothesis, config: DecodeConfig) -> bool:
     """Tell whether a wider beam may finish a translation; one that loops hardly ever does."""
-    if best.finished or not config.stop_loops:
-        return not best.finished
+    if best.finished:
+        return False
+    if not config.stop_loops:
+        return True
     return not are_loops(np.array([best.token_ids[-PHRASE_LOOP_TOKENS:]]))[0]
 
 
@@ -140,7 +147,7 @@ class _Beam(NamedTuple):
     nodes: IntArray  # [S, K] where each ends in the history
 
 
-class _Candidates(NamedTuple):
+class _Continuations(NamedTuple):
     """The best continuations of a beam, best first; all [S, K]."""
 
     log_probs: AnyArray
@@ -173,8 +180,8 @@ def _explore(
         before_step()
         k = min(int(beam.widths.max(initial=0)) + MAX_FORBIDDEN, scorer.end_id + 1)
         proposal = scorer.step(state, token_ids, k)
-        candidates = _choose(beam, proposal, step, scorer, config)
-        log_probs, rows, token_ids, outcome = candidates
+        continuations = _choose(beam, proposal, step, scorer, config)
+        log_probs, rows, token_ids, outcome = continuations
         history.append(
             SearchHistory(
                 sentences=beam.sentences.repeat(rows.shape[1]),
@@ -236,7 +243,7 @@ def _stop_loops(beam: _Beam, history: list[SearchHistory]) -> _Beam:
 
 def _choose(
     beam: _Beam, proposal: Proposal[StateT], step: int, scorer: Scorer[StateT], config: DecodeConfig
-) -> _Candidates:
+) -> _Continuations:
     """Choose as many continuations as each beam is wide, and see which end."""
     S, K = beam.log_probs.shape
     token_ids = proposal.token_ids.reshape(S, -1)  # [S, K k]
@@ -260,13 +267,13 @@ def _choose(
         scorer.end_id,
     )
     first_rows = np.arange(0, S * K, K)[:, None]
-    return _Candidates(
+    return _Continuations(
         log_probs, first_rows + positions // (scores.shape[1] // K), chosen_ids, outcome
     )
 
 
 def _survivors(live: BoolArray) -> tuple[IntArray, IntArray]:
-    """Return the unfinished sentences, and their live candidates' slots, best first [S, K]."""
+    """Return the unfinished sentences, and the slots [S, K] of their hypotheses, best first."""
     remaining = live.sum(axis=1)
     (kept,) = remaining.nonzero()
     slots = (~live[kept]).argsort(axis=1, kind="stable")[:, : remaining.max(initial=0)]

@@ -3,7 +3,7 @@
 Nothing above this module knows which engine it has. What an engine takes and returns are arrays on
 the host. PyTorch is imported only for models that need it.
 
-Letters: S sentences, J source and I target positions, both with the end symbol.
+Notation: S sentences, J source and I target positions, both with the end symbol.
 """
 
 from collections.abc import Callable, Sequence
@@ -61,7 +61,8 @@ class Engine(Protocol):
     """One model, or an ensemble, opened for translation."""
 
     device: str  # cpu or cuda
-    # Called before every step on the host; what it raises ends the search or the forced decoding.
+    # Called before every step on the host, or once where all steps are one operation. It may raise
+    # to end a search, forced decoding or ablation.
     before_step: Callable[[], None]
 
     def search(

@@ -16,10 +16,12 @@ from covnmt.base.config import DecodeConfig
 from covnmt.decoding.array_functions import ArrayT
 from covnmt.text.vocabulary import PAD_ID
 
-MAX_RETRY_BEAM = 100  # a beam this wide is not doubled any more
+# Two limits end the doubling of the beam: the paper's code does not double one of 100 or more, and
+# no retry has a beam wider than `config.max_retry_beam`.
+MAX_RETRY_BEAM = 100
 # A wider beam is tried only if it has at most this many hypotheses in all its steps together: of
 # 7,059 test sentences of the bundled models 13 needed a retry; every retry that helped had fewer.
-MAX_RETRY_ROWS = 5000
+MAX_RETRY_HYPOTHESES = 5000
 # A hypothesis loops if its last tokens, as many as one of these, have at most a third as many
 # different bigrams. The second finds loops of whole phrases, which the first is too short for: of
 # 70 translations of test sets that have 64 tokens, none has fewer than half.
@@ -109,11 +111,11 @@ def penalized_score(
     """
     score = log_prob / length**config.length_penalty
     if config.coverage_penalty:
-        score = score + config.coverage_penalty * uncovered(received())
+        score = score + config.coverage_penalty * coverage_log_sum(received())
     return score
 
 
-def uncovered(received: AnyArray) -> Any:
+def coverage_log_sum(received: AnyArray) -> Any:
     """Return sum_j log(min(received_j, 1)) (GNMT), 0 where all source tokens are covered.
 
     A token without any attention counts as the smallest positive number, so that the sum stays

@@ -1,6 +1,6 @@
 """The PyTorch engine: step by step on a CPU, with its own beam search on a GPU.
 
-Letters: S sentences, K hypotheses of each, R = S K rows, V vocabulary size, I target and J source
+Notation: S sentences, K hypotheses of each, R = S K rows, V vocabulary size, I target and J source
 positions.
 """
 
@@ -19,6 +19,7 @@ from covnmt.base.errors import UserError
 from covnmt.data.batching import Batch
 from covnmt.data.padding import PaddedIds
 from covnmt.decoding.array_functions import mean, mean_log_probs, mean_or_none, top_k
+from covnmt.decoding.backtrace import Hypothesis
 from covnmt.decoding.beam_search import Proposal, beam_search
 from covnmt.decoding.engines import (
     CoverageAblation,
@@ -127,13 +128,20 @@ class TorchEngine:
 
     @torch.inference_mode()
     def search_stepwise(
-        self, ids: Tensor, mask: Tensor, decode: DecodeConfig, on_step: StepCallback | None = None
+        self,
+        ids: Tensor,
+        mask: Tensor,
+        decode: DecodeConfig,
+        on_step: StepCallback | None = None,
+        first_results: Sequence[list[Hypothesis]] = (),
     ) -> SearchResult:
         """Translate with `beam_search`, on any device; ids [S, J] may be on another one."""
         source = (ids.to(self._device), mask.to(self._device))
         scorer, state = TorchScorer.encode(self.models, *source, self.end_id)
         lengths = mask.sum(dim=1).cpu().numpy()
-        hypotheses = beam_search(scorer, state, lengths, decode, on_step, self.before_step)
+        hypotheses = beam_search(
+            scorer, state, lengths, decode, on_step, self.before_step, first_results
+        )
         return SearchResult(hypotheses, scorer.fertility())
 
     @cached_property
@@ -163,6 +171,7 @@ class TorchEngine:
     @torch.inference_mode()
     def ablate_coverage(self, source: PaddedIds, target: PaddedIds) -> CoverageAblation:
         """Attend with the coverage and without; the same operations on every device."""
+        self.before_step()
         batch = Batch(*map(torch.from_numpy, (*source, *target))).to(self._device)
         model = self.models[0]
         encoded = model.encode(batch.source, batch.source_mask)

@@ -7,7 +7,7 @@ many ties are tried on `best` alone. On a machine with a GPU the same tests run 
 import gc
 import math
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -16,18 +16,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from covnmt.base.arrays import IntArray
 from covnmt.base.config import PAPER_SYSTEMS, DecodeConfig
+from covnmt.decoding import beam_search as cpu_beam_search
 from covnmt.decoding.backtrace import Hypothesis
-from covnmt.decoding.engines import SearchResult
+from covnmt.decoding.beam_search import Proposal
 from covnmt.decoding.gpu import beam_search
 from covnmt.decoding.gpu import buffers as gpu_buffers
 from covnmt.decoding.gpu.beam_search import (
+    FallbackSearch,
     GpuBeamSearch,
     round_up_capacity,
 )
 from covnmt.decoding.gpu.buffers import CapturedStep, SearchBuffers, round_up
-from covnmt.decoding.gpu.step import BLOCK
-from covnmt.decoding.torch import TorchEngine
+from covnmt.decoding.gpu.step import MAX_BEAM
+from covnmt.decoding.torch import TorchEngine, TorchScorer, TorchStates
 from covnmt.model.seq2seq import Seq2Seq
 from covnmt.text.vocabulary import UNK_ID
 from tests.model.small import COVERAGES, END, small_batch, small_config, small_model
@@ -46,7 +49,7 @@ CONFIGS = {
     "no unk": DecodeConfig(beam=3, nbest=3, forbid_unk=True),
     "one attempt": DecodeConfig(beam=2, nbest=2, retry=False),
     "wider than the vocabulary": DecodeConfig(beam=20, nbest=20),
-    "too wide for the gpu": DecodeConfig(beam=BLOCK + 1, length_rules=False, max_length=3),
+    "too wide for the gpu": DecodeConfig(beam=MAX_BEAM + 1, length_rules=False, max_length=3),
 }
 
 Hypotheses = list[list[Hypothesis]]
@@ -68,7 +71,7 @@ def gpu_search(model: Seq2Seq, min_capacity: int = beam_search.MIN_CAPACITY) -> 
     return GpuBeamSearch(model, END, UNK_ID, min_capacity=min_capacity)
 
 
-def reference(model: Seq2Seq) -> Callable[[Tensor, Tensor, DecodeConfig], SearchResult]:
+def reference(model: Seq2Seq) -> FallbackSearch:
     return TorchEngine([model], END).search_stepwise
 
 
@@ -175,7 +178,7 @@ def test_source_ids_may_be_on_the_device_already() -> None:
     )
 
 
-@pytest.mark.parametrize("beam", [2, BLOCK + 1])
+@pytest.mark.parametrize("beam", [2, MAX_BEAM + 1])
 @pytest.mark.parametrize("kind", ["fertility", "gru10"])
 def test_fertility_is_the_prediction_of_the_model(kind: str, beam: int) -> None:
     """As the model predicts it, whoever searches."""
@@ -260,24 +263,46 @@ def test_unfinished_hypotheses_stop_at_the_step_limit() -> None:
     assert not any(top.finished for (top,) in result)
 
 
-def test_unfinished_sentences_are_retried_by_the_cpu_search(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    retried: list[tuple[int, int]] = []
+@pytest.fixture
+def stepwise_rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many rows each step of the CPU's search had."""
+    rows: list[int] = []
+    step = TorchScorer.step
 
-    search_stepwise = TorchEngine.search_stepwise
+    def spy(
+        scorer: TorchScorer, state: TorchStates, token_ids: IntArray | None, k: int
+    ) -> Proposal[TorchStates]:
+        rows.append(len(state.states[0].t))
+        return step(scorer, state, token_ids, k)
 
-    def spy(engine: TorchEngine, words: Tensor, mask: Tensor, config: DecodeConfig) -> SearchResult:
-        retried.append((len(words), config.beam))
-        return search_stepwise(engine, words, mask, config)
+    monkeypatch.setattr(TorchScorer, "step", spy)
+    return rows
 
+
+def test_unfinished_sentences_are_retried_by_the_cpu_search(stepwise_rows: list[int]) -> None:
+    """The retries are those of the CPU, and have as few rows at once."""
     model = without_end(model_of())
     source = make_source((2, 1))
-    config = DecodeConfig(beam=3)
+    config = DecodeConfig(beam=3, max_retry_beam=12)
     wanted = cpu_hypotheses(model, source, config)
-    monkeypatch.setattr(TorchEngine, "search_stepwise", spy)
+    first_attempt = 3 * 3  # steps of the longer sentence
+    of_retries = stepwise_rows[first_attempt:]
+    stepwise_rows.clear()
     assert_same(gpu_hypotheses(gpu_search(model), source, config), wanted)
-    assert retried == [(2, 6)]
+    assert stepwise_rows == of_retries
+    assert max(stepwise_rows) == 12
+
+
+@pytest.mark.parametrize(("limit", "retried"), [(6 * 15, (15, 6)), (6 * 15 - 1, (6,))])
+def test_the_work_of_retries_is_bounded(
+    limit: int, retried: tuple[int, ...], stepwise_rows: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu_beam_search, "MAX_RETRY_HYPOTHESES", limit)
+    source = make_source((4, 1))  # of at most 15 and 6 steps
+    config = DecodeConfig(beam=3, max_retry_beam=6)
+    result = gpu_hypotheses(gpu_search(without_end(model_of())), source, config)
+    assert len(stepwise_rows) == sum(retried)
+    assert not any(best.finished for best, *_ in result)
 
 
 def test_sentences_move_to_smaller_buffers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -177,6 +177,29 @@ def test_step_does_not_change_its_state(tmp_path: Path) -> None:
         np.testing.assert_array_equal(one, other)
 
 
+def test_kept_sentences_are_in_the_order_asked_for(tmp_path: Path) -> None:
+    model = exported(model_of(PAPER_SYSTEMS["gru10"]), tmp_path)
+    scorer, state = OnnxScorer.encode([model], sentences(3), END, beam=1, all_tokens=False)
+    order = np.array([2, 0, 1])
+    wanted = scorer.step(state, None, 3)
+    found = scorer.keep(order).step(state.select(order), None, 3)
+    np.testing.assert_allclose(found.log_probs, wanted.log_probs[order], atol=1e-6)
+    np.testing.assert_allclose(found.attention, wanted.attention[order], atol=1e-6)
+
+
+def test_forced_decoding_and_ablation_can_be_interrupted(tmp_path: Path) -> None:
+    source, target = sentences(2), sentences(2, seed=1)
+
+    def stop() -> None:
+        raise TimeoutError
+
+    for engine in engines(tmp_path, model_of(PAPER_SYSTEMS["gru10"])):
+        engine.before_step = stop
+        for computation in (engine.force_decode, engine.ablate_coverage):
+            with pytest.raises(TimeoutError):
+                computation(source, target)
+
+
 # --- int8 --------------------------------------------------------------------------------------
 
 
@@ -251,7 +274,7 @@ def test_int8_translation_does_not_depend_on_batch_composition(
         weights.data *= 3  # so that sentences differ more
     engine = OnnxEngine([exported(model, tmp_path, "int8")], END)
     decode = DecodeConfig(beam=beam, nbest=beam, length_rules=False, max_length=12, retry=False)
-    many = sentences(runtime.NARROW_SENTENCES + 5, longest=30)
+    many = sentences(runtime.MIN_SENTENCES_TO_PROJECT_CONTEXTS + 5, longest=30)
     few = PaddedIds(many.ids[:4], many.mask[:4])
     alone = [engine.search(one, decode, None).hypotheses[0] for one in each_alone(many)]
     for source in (many, few):
@@ -317,7 +340,7 @@ def test_translation_does_not_depend_on_groups_or_narrow_contexts(
     found = []
     for together, many in [(1, 1), (1, 100), (3, 1), (100, 100)]:
         monkeypatch.setattr(runtime, "GROUP_ROWS", together)
-        monkeypatch.setattr(runtime, "NARROW_SENTENCES", many)
+        monkeypatch.setattr(runtime, "MIN_SENTENCES_TO_PROJECT_CONTEXTS", many)
         group_size.cache_clear()
         found.append(engine.force_decode(source, target))
     group_size.cache_clear()

@@ -8,11 +8,11 @@ The host launches a step before it reads which sentences the last one finished, 
 while no sentence can have reached its minimum length. Everything else comes back at the end: the
 history of the search, from which the hypotheses are read backwards.
 
-Where this search has no advantage (ensembles, very wide beams, the second attempt at sentences
-that did not end) `covnmt.decoding.beam_search` does the work. On a CPU the same code runs
+Where this search has no advantage (ensembles, very wide beams, retries of sentences that did not
+end) `covnmt.decoding.beam_search` does the work. On a CPU the same code runs
 uncaptured, and the tests hold it to that search.
 
-Letters: S sentences and K slots of each in the buffers, R = S K rows, V vocabulary size (padded to
+Notation: S sentences and K slots of each in the buffers, R = S K rows, V vocabulary size (padded to
 whole blocks), J source positions (padded), N sentences of a batch.
 """
 
@@ -20,12 +20,13 @@ import copy
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from itertools import islice
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from covnmt.base.config import DecodeConfig
+from covnmt.decoding.backtrace import Hypothesis
 from covnmt.decoding.beam_search import worth_retrying
 from covnmt.decoding.engines import SearchResult
 from covnmt.decoding.gpu.buffers import (
@@ -39,14 +40,13 @@ from covnmt.decoding.gpu.buffers import (
     round_up,
 )
 from covnmt.decoding.gpu.step import (
-    BLOCK,
+    MAX_BEAM,
     DecodingStep,
     PaddedOutputLayer,
     PlainDecodingStep,
     encode_sources,
     select_continuations,
 )
-from covnmt.decoding.search_rules import search_attempts
 from covnmt.kernels import dispatch
 from covnmt.kernels.tensors import EncodedSource
 from covnmt.model.seq2seq import Seq2Seq
@@ -54,8 +54,20 @@ from covnmt.model.seq2seq import Seq2Seq
 MAX_CAPTURED_STEPS = 24  # kept with their graphs; the least recently used goes first
 MIN_CAPACITY = 8  # sentences in the smallest buffers worth moving to
 
-# The CPU's search for source ids [N, J] and their mask.
-FallbackSearch = Callable[[Tensor, Tensor, DecodeConfig], SearchResult]
+
+class FallbackSearch(Protocol):
+    """The CPU's search."""
+
+    def __call__(
+        self,
+        ids: Tensor,
+        mask: Tensor,
+        decode: DecodeConfig,
+        /,
+        *,
+        first_results: Sequence[list[Hypothesis]] = (),
+    ) -> SearchResult:
+        """Translate source ids [N, J], or retry them: see `decoding.beam_search.beam_search`."""
 
 
 class GpuBeamSearch:
@@ -81,7 +93,7 @@ class GpuBeamSearch:
         self.output = PaddedOutputLayer.of(self.model.readout)
         self.end_id, self.unk_id, self.min_capacity = end_id, unk_id, min_capacity
         self.device = weights.device
-        self._example = self._encode_one_token()
+        self._example = self._example_source()
         self._plain_step = PlainDecodingStep(self.model)
         self._uses_triton = dispatch.uses_triton(self.device)
         self._triton_step = model.decoder.kernels.decoding_step(
@@ -97,13 +109,16 @@ class GpuBeamSearch:
         """Translate source ids [N, J], which are best given on the host."""
         if not len(source_ids):
             return SearchResult([], None)
-        if config.beam > BLOCK:
+        if config.beam > MAX_BEAM:
             return fallback(source_ids, mask, config)
         result = self._first_attempt(source_ids.cpu(), mask.cpu(), config)
         unfinished = [n for n, (b, *_) in enumerate(result.hypotheses) if worth_retrying(b, config)]
-        for second_attempt in islice(search_attempts(config), 1, 2) if unfinished else ():
-            again = fallback(source_ids[unfinished], mask[unfinished], second_attempt)
-            for n, hypotheses in zip(unfinished, again.hypotheses, strict=True):
+        if unfinished and config.retry:
+            first_results = [result.hypotheses[n] for n in unfinished]
+            retried = fallback(
+                source_ids[unfinished], mask[unfinished], config, first_results=first_results
+            )
+            for n, hypotheses in zip(unfinished, retried.hypotheses, strict=True):
                 result.hypotheses[n] = hypotheses
         return result
 
@@ -181,8 +196,8 @@ class GpuBeamSearch:
         return torch.autocast(kind, self.dtype, enabled=self.is_low_precision, cache_enabled=False)
 
     @torch.inference_mode()
-    def _encode_one_token(self) -> EncodedSource:
-        """Encode a source of one token: buffers get their shapes and types from it."""
+    def _example_source(self) -> EncodedSource:
+        """Return what steps read of a source of one token, for the shapes and types of buffers."""
         h = self.output.W.new_zeros(1, 1, 2 * self.model.config.hidden)
         with self._autocast():
             return self.model.decoder.encode_source(h, h[:, :, 0] == 0)

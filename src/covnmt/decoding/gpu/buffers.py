@@ -7,7 +7,7 @@ wants to know is copied to it without waiting.
 A batch is sent as one array, a `SearchRequest`; the first step unpacks it. So all of it, encoding
 the source included, is in the graph of that step.
 
-Letters: S sentences and K slots of each, R = S K rows, V vocabulary size, J source positions
+Notation: S sentences and K slots of each, R = S K rows, V vocabulary size, J source positions
 (padded), N sentences of a batch; n hidden units, e columns for the last token in a row.
 """
 
@@ -33,7 +33,7 @@ HISTORY_STEPS = 64  # steps of the search's history that the buffers hold
 
 
 class SearchRequest(NamedTuple):
-    """A batch as the host sends it; places without a sentence have no steps."""
+    """A batch as the host sends it; rows of the table without a sentence allow no steps."""
 
     table: Tensor  # [S, J + 4] source ids and -1s, both step limits, both forbidden ids
     lengths: Tensor  # [N] source positions
@@ -143,7 +143,8 @@ class SearchBuffers(NamedTuple):
     def receive(self, other: "SearchBuffers", kept: Tensor) -> None:
         """Continue with these sentences of other buffers, at most S of them.
 
-        Places behind them get no hypothesis, and a source that can be attended to.
+        The places after them get no hypothesis, and a source without a mask: attention to nothing
+        would be NaN.
         """
         N = len(kept)
         for own, others in zip(self.by_sentence(), other.by_sentence(), strict=True):

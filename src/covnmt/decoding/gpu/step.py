@@ -3,7 +3,7 @@
 None of them looks at a value on the host, and every shape is fixed. The beam does not shrink as in
 `covnmt.decoding.beam_search`: hypotheses that ended leave an empty slot with log-probability -inf.
 
-Letters: S sentences and K slots of each, R = S K rows, V vocabulary size (padded to whole blocks),
+Notation: S sentences and K slots of each, R = S K rows, V vocabulary size (padded to whole blocks),
 q width of the layer before the output layer, J source positions (padded).
 """
 
@@ -19,7 +19,8 @@ from covnmt.decoding.gpu.buffers import SearchBuffers, round_up
 from covnmt.decoding.search_rules import judge_continuations
 from covnmt.model.seq2seq import Readout, Seq2Seq
 
-BLOCK = 128  # tokens whose best is found first; also the widest beam of this search
+BLOCK = 128  # tokens of the vocabulary whose maximum is taken first (see `top_k`)
+MAX_BEAM = BLOCK  # at the first step even the smallest vocabulary, one block, fills such a beam
 
 
 class PaddedOutputLayer(NamedTuple):
@@ -133,6 +134,6 @@ def record_continuations(
     buffers.log_probs.copy_(torch.where(live, scores, -math.inf))
     buffers.ended.index_copy_(0, history_row, torch.where(ended, scores, -math.inf)[None])
     buffers.choices.index_copy_(0, history_row, choices[None])
-    # an empty slot may have a padding id, which lies behind the end symbol
+    # an empty slot may have a padding id, which comes after the end symbol
     torch.clamp(token_ids, max=end_id, out=buffers.token_ids.view_as(token_ids))
     torch.any(live, dim=1, out=buffers.live)

@@ -111,13 +111,13 @@ class GraphBuilder:
         self._outputs.append(helper.make_tensor_value_info(name, dtype, shape))
 
     def op(self, kind: str, *inputs: str, **attributes: Any) -> str:
-        """Add an operation with one result."""
+        """Append a node with one result; return its name."""
         return self.ops(kind, 1, *inputs, **attributes)[0]
 
     def ops(
         self, kind: str, results: int, *inputs: str, domain: str = "", **attributes: Any
     ) -> list[str]:
-        """Add an operation with several results."""
+        """Append a node with several results; return their names."""
         prefix = f"{self.name}.{kind}{len(self._nodes)}"
         names = [f"{prefix}.{number}" for number in range(results)]
         node = helper.make_node(kind, list(inputs), names, domain=domain, **attributes)
@@ -125,7 +125,7 @@ class GraphBuilder:
         return names
 
     def constant(self, value: NDArray[Any]) -> str:
-        """Add an array that does not change."""
+        """Store an array in the graph; return its name."""
         if self._outer is not None:
             return self._outer.constant(value)
         name = f"{self.name}.constant{len(self._constants)}"
@@ -138,21 +138,21 @@ class GraphBuilder:
         return name
 
     def ints(self, *values: int) -> str:
-        """Add a constant vector of integers."""
+        """Store a vector of integers in the graph; return its name."""
         return self.constant(np.array(values, dtype=np.int64))
 
     def split(self, value: str, *sizes: int) -> list[str]:
-        """Cut the last axis into parts of these sizes."""
+        """Append a node that cuts the last axis into parts of these sizes."""
         return self.ops("Split", len(sizes), value, self.ints(*sizes), axis=-1)
 
     def reshape(self, value: str, *shape: int) -> str:
-        """Change the shape; 0 keeps a size and -1 takes what is left."""
+        """Append a node that changes the shape; 0 keeps a size and -1 takes what is left."""
         return self.op("Reshape", value, self.ints(*shape))
 
     def product(self, x: str, W: FloatArray, b: FloatArray | None = None, bound: float = 1) -> str:
-        """Add x W^T + b for a large matrix [b, a]; in int8, x is clipped to the bound.
+        """Append nodes that compute x W^T + b for a large matrix [rows, columns].
 
-        States, annotations and contexts stay within 1.
+        In int8, x is clipped to the bound: states, annotations and contexts stay within 1.
         """
         if self.precision == "int8":
             bias = "" if b is None else self.constant(b)
@@ -161,7 +161,7 @@ class GraphBuilder:
         return product if b is None else self.op("Add", product, self.constant(b))
 
     def product_with_input(self, x: str, W: FloatArray, b: FloatArray, bound: float) -> str:
-        """Add x W^T + b for some rows of a matrix [b, a], which are inputs of the graph.
+        """Append nodes that compute x W^T + b for some rows of W and b, which are graph inputs.
 
         The store has all rows, as `format.OutputLayer` expects them.
         """
@@ -181,14 +181,14 @@ class GraphBuilder:
         return self.op("Add", self.op("MatMul", x, matrix), vectors[0])
 
     def _int8_product(self, x: str, bound: float, matrix: str, scale: str, bias: str) -> str:
-        """Add a product in int8; the rounding of x depends on nothing else in the batch."""
+        """Append nodes of a product in int8; nothing else in the batch changes how x is rounded."""
         step, zero_point = self._quantization(bound)
         rounded = self.op("QuantizeLinear", x, step, zero_point)
         inputs = [rounded, matrix, step, scale, zero_point, "", bias]
         return self.op("MatMulIntegerToFloat", *inputs, domain=MICROSOFT)
 
     def _quantization(self, bound: float) -> tuple[str, str]:
-        """Add the step and the zero point for values within the bound."""
+        """Store the step and the zero point for values within the bound."""
         if self._outer is not None:
             return self._outer._quantization(bound)
         if bound not in self._steps:
@@ -199,7 +199,10 @@ class GraphBuilder:
         return self._steps[bound]
 
     def _int8_matrix(self, W: FloatArray) -> tuple[str, str]:
-        """Add a matrix [b, a] in int8: [a, b] and the scales [b], which the manifest names."""
+        """Store a matrix [rows, columns] in int8, transposed, and the scales of its rows.
+
+        The manifest names both.
+        """
         if self._outer is not None:
             return self._outer._int8_matrix(W)
         rounded, scale = quantize(W)
@@ -217,7 +220,7 @@ class GraphBuilder:
         return self._matrices[offsets], f"{self._matrices[offsets]}.scale"
 
     def embed(self, E: FloatArray, token_ids: str) -> str:
-        """Look up the rows of an embedding table."""
+        """Append nodes that look up rows of an embedding table."""
         if self.precision == "int8":
             rounded, scale = quantize(E)
             rows = self.op("Gather", self.constant(rounded), token_ids)
@@ -226,15 +229,15 @@ class GraphBuilder:
         return self.op("Gather", self.constant(E), token_ids)
 
     def embed_from_product(self, W: FloatArray, token_ids: str) -> str:
-        """Look up the rows of an int8 matrix [b, a] that is also used in products; stored once."""
+        """Append nodes that look up rows of an int8 matrix of `product`, which is stored once."""
         matrix, scale = self._int8_matrix(W)
-        columns = self.op("Gather", matrix, token_ids, axis=1)  # [a, G, c, K]
+        columns = self.op("Gather", matrix, token_ids, axis=1)  # [columns, G, c, K]
         rows = self.op("Cast", self.op("Transpose", columns, perm=[1, 2, 3, 0]), to=FLOAT)
         scales = self.op("Unsqueeze", self.op("Gather", scale, token_ids), self.ints(-1))
         return self.op("Mul", rows, scales)
 
     def branch(self, condition: str, then: "GraphBuilder", otherwise: "GraphBuilder") -> list[str]:
-        """Add the outputs of one subgraph or of the other."""
+        """Append a node that runs one subgraph or the other; return the names of its outputs."""
         branches = {"then_branch": then.build_graph(), "else_branch": otherwise.build_graph()}
         return self.ops("If", len(then._outputs), condition, **branches)
 

@@ -2,11 +2,12 @@
 
 A context is a mean of annotations and is needed only in matrix products. With a beam the
 annotations are projected once, and a context is then a mean of projections. In greedy search
-projecting the contexts is less work, so the annotations are returned unprojected (input `narrow`).
+projecting the contexts is less work, at least for many sentences, so the annotations are then
+returned unprojected (input `narrow`).
 In int8 the two round differently, and a translation must not depend on the size of its batch: int8
 always projects annotations.
 
-Letters: S sentences, J source positions, m embedding, n hidden.
+Notation: S sentences, J source positions, m embedding, n hidden.
 """
 
 import numpy as np
@@ -42,7 +43,7 @@ def build_encoder_graph(
 
 
 def _attention_values(graph: GraphBuilder, W: FloatArray, h: str) -> str:
-    """Add what attention takes the mean of: annotations, or their products."""
+    """Append nodes that compute what attention takes the mean of: h, or W h."""
     if graph.precision == "int8":
         return graph.product(h, W)
     narrow = graph.input("narrow", BOOL, [])
@@ -55,7 +56,7 @@ def _attention_values(graph: GraphBuilder, W: FloatArray, h: str) -> str:
 def _annotations(
     graph: GraphBuilder, weights: NamedWeights, config: ModelConfig, token_ids: str, mask: str
 ) -> str:
-    """Add the annotations [S, J, 2n]: both directions scan the source in one loop."""
+    """Append one loop in which both directions read the source: annotations [S, J, 2n]."""
     n = config.hidden
     E = weights["source.E"] + weights["source.b"]
     # positions first, as the scan wants them: ids are cheaper to transpose than vectors
@@ -103,7 +104,7 @@ def _encode_position(
 def _cell_inputs(
     graph: GraphBuilder, weights: NamedWeights, direction: str, x: str
 ) -> tuple[str, str]:
-    """Add the embeddings' share of r and z, and of c, for all positions at once."""
+    """Append nodes that compute what embeddings add to r and z, and to c, at all positions."""
     W, b = weights[f"encoder.{direction}.W"], weights[f"encoder.{direction}.b"]
     gates, bound = 2 * len(b), max_embedding_value(weights, "source")
     return graph.product(x, W[:gates], None, bound), graph.product(x, W[gates:], b, bound)
@@ -112,7 +113,7 @@ def _cell_inputs(
 def _source_features(
     graph: GraphBuilder, weights: NamedWeights, config: ModelConfig, h: str
 ) -> str:
-    """Add Phi(h) [S, J, *], what the coverage model precomputes for each source token."""
+    """Append nodes that compute Phi(h) [S, J, *], which coverage models read at every step."""
     coverage = config.coverage
     if coverage.kind in ("tanh", "gru"):
         return graph.product(h, weights["decoder.coverage.Q"], weights.get("decoder.coverage.b"))

@@ -1,6 +1,6 @@
 """The files of an exported model, and how its matrices are read.
 
-Letters: V vocabulary size, q width of the layer before the output layer.
+Notation: V vocabulary size, q width of the layer before the output layer.
 """
 
 import platform

@@ -4,7 +4,7 @@ The equations are those of `kernels.reference`. The largest arrays of a step are
 energies, so these are computed group by group: the arrays [c, K, J, n] of a few sentences stay in
 the processor's cache. All else is small, and is done for all groups at once.
 
-Letters: G groups of c sentences with K hypotheses each, J source positions, n hidden, d coverage
+Notation: G groups of c sentences with K hypotheses each, J source positions, n hidden, d coverage
 units, g gates of the coverage network.
 """
 
@@ -42,7 +42,7 @@ class OnnxCell:
     def advance(
         self, graph: GraphBuilder, rz: str, c: str, h: str, recurrent: str | None = None
     ) -> str:
-        """Add a step on the inputs of the gates [..., 2n] and of the candidate [..., n].
+        """Append nodes of a step on the inputs of gates [..., 2n] and candidate [..., n].
 
         `recurrent` is the product of h with `recurrent_weights`, where it has been computed.
         """
@@ -60,7 +60,7 @@ class OnnxCell:
 def gru_cell(
     graph: GraphBuilder, gates: str, c: str, h: str, n: int, U: Callable[[str], str]
 ) -> str:
-    """Add the exact GRU on its gates' sums: the reset gate acts before the product U."""
+    """Append nodes of the exact GRU on its gates' sums: r acts before the product with U."""
     r, z = _split_gates(graph, gates, n)
     c = graph.op("Tanh", graph.op("Add", c, U(graph.op("Mul", r, h))))
     return _interpolate(graph, h, c, z)
@@ -72,7 +72,7 @@ def _split_gates(graph: GraphBuilder, gates: str, n: int) -> tuple[str, str]:
 
 
 def _interpolate(graph: GraphBuilder, h: str, c: str, z: str) -> str:
-    """Add h + z (c - h)."""
+    """Append nodes that compute h + z (c - h)."""
     return graph.op("Add", h, graph.op("Mul", z, graph.op("Sub", c, h)))
 
 
@@ -107,13 +107,13 @@ class OnnxAttentionStep:
         self.d = 0 if V_a is None else V_a.shape[1]
 
     def attend(self, graph: GraphBuilder, inputs: AttentionInputs) -> AttentionOutputs:
-        """Add the attention step."""
+        """Append nodes that compute energies, attention and means."""
         energies = self._energies(graph, inputs)
         alpha = graph.op("Softmax", graph.op("Add", energies, inputs.bias), axis=-1)
         return AttentionOutputs(energies, alpha, graph.op("MatMul", alpha, inputs.values))
 
     def _energies(self, graph: GraphBuilder, inputs: AttentionInputs) -> str:
-        """Add e = v . tanh(query + keys + V_a C) [G, c, K, J], group by group."""
+        """Append a loop over groups: e = v . tanh(query + keys + V_a C) [G, c, K, J]."""
         body = graph.subgraph("energies")
         scanned = [graph.op("Unsqueeze", inputs.query, graph.ints(-2)), inputs.keys]
         of_group = [body.input(name, FLOAT, None) for name in ("query.here", "keys.here")]
@@ -131,7 +131,7 @@ class OnnxAttentionStep:
         return graph.op("Reshape", e, shape)
 
     def cover(self, graph: GraphBuilder, inputs: AttentionInputs, outputs: AttentionOutputs) -> str:
-        """Add C_i from C_{i-1}, alpha_i and what else the coverage model reads."""
+        """Append nodes that compute C_i from C_{i-1}, alpha_i and what else the model reads."""
         alpha = graph.op("Unsqueeze", outputs.alpha, graph.ints(-1))  # [G, c, K, J, 1]
         if self.coverage.kind in ("linguistic", "fertility"):
             change = graph.op("Div", alpha, inputs.Phi) if inputs.Phi else alpha
@@ -142,7 +142,7 @@ class OnnxAttentionStep:
     def _neural_coverage(
         self, graph: GraphBuilder, inputs: AttentionInputs, alpha: str, energies: str
     ) -> str:
-        """Add the coverage network, with gates or without."""
+        """Append nodes of the coverage network, with gates or without."""
         U = self.weights["decoder.coverage.candidate"].T
         if self.coverage.kind == "tanh":
             return graph.op("Tanh", self._coverage_sums(graph, inputs, alpha, energies, U))
@@ -163,7 +163,10 @@ class OnnxAttentionStep:
         energies: str,
         recurrent: FloatArray,
     ) -> str:
-        """Add the coverage network's pre-activations [G, c, K, J, gd]; `recurrent` multiplies C."""
+        """Append nodes that compute the coverage network's pre-activations [G, c, K, J, gd].
+
+        `recurrent` multiplies C.
+        """
         by_position, W = [inputs.C, alpha], [recurrent, self.weights["decoder.coverage.P"][None]]
         if "decoder.coverage.from_energies" in self.weights:
             by_position.append(graph.op("Unsqueeze", energies, graph.ints(-1)))

@@ -4,7 +4,7 @@ A model is two graphs (see `encoder` and `step`): one encodes the source, the ot
 of the search and proposes tokens. States stay inside the runtime: a state is the values that the
 last step left, and the rows of them that the next step begins with.
 
-Letters: S sentences, R rows, V vocabulary size, I target and J source positions; G groups of c
+Notation: S sentences, R rows, V vocabulary size, I target and J source positions; G groups of c
 sentences with K hypotheses each.
 """
 
@@ -49,7 +49,7 @@ from covnmt.text.vocabulary import PAD_ID, UNK_ID
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 import onnxruntime as ort
 
-NARROW_SENTENCES = 16  # from here on greedy search takes products of contexts, not of annotations
+MIN_SENTENCES_TO_PROJECT_CONTEXTS = 16  # greedy search; see `encoder`
 STRIDE = 4  # source positions that the runtime adds up at once; the last few it adds in other order
 GROUP_ROWS = 8  # hypotheses that attend at once
 
@@ -91,8 +91,8 @@ class OnnxModel:
         self.encoder = open_session(directory / ENCODER_FILE, threads, self.matrices)
         self.steps = open_session(directory / STEP_FILE, threads, self.matrices)
         self.config = description.config.model
-        self.has_narrow = "narrow" in {node.name for node in self.encoder.get_inputs()}
-        # at the first step the last token is this id, a row of zeros behind the embeddings
+        self.chooses_projection = "narrow" in {node.name for node in self.encoder.get_inputs()}
+        # at the first step the last token is this id, a row of zeros after the embeddings
         self.start_id = description.vocabulary_sizes["target"]
         shapes = {node.name: node.shape for node in self.steps.get_inputs()}
         self.carried = [name for name in ("t", "s", "C") if name in shapes]
@@ -124,8 +124,8 @@ class OnnxModel:
         S, J = source.ids.shape
         names = [node.name for node in self.encoder.get_outputs()]
         inputs = {"words": source.ids, "mask": source.mask}
-        if self.has_narrow:
-            inputs["narrow"] = np.array(beam == 1 and S >= NARROW_SENTENCES)
+        if self.chooses_projection:
+            inputs["narrow"] = np.array(beam == 1 and S >= MIN_SENTENCES_TO_PROJECT_CONTEXTS)
         outputs = dict(zip(names, self.encoder.run(names, inputs), strict=True))
         no_coverage = float(self.config.coverage.accumulate == "subtract")
         first_state = {
@@ -175,7 +175,7 @@ class OnnxScorer:
         """Propose the k best next tokens of every row."""
         if len(self.models) > 1:
             outputs, next_state = self.run(state, token_ids, k, ["log_probs", "alpha"])
-            # behind the end symbol some models have padding that fills blocks
+            # some models have padding after the end symbol, which fills the last block
             members = [log_probs[:, : self.end_id + 1] for log_probs, _ in outputs]
             log_probs, best_ids = top_k(mean_log_probs(members), k)
             return Proposal(log_probs, best_ids, mean([alpha for _, alpha in outputs]), next_state)
@@ -231,8 +231,8 @@ class OnnxScorer:
             self._bindings.append((binding, values))
 
     def keep(self, sentences: IntArray) -> "OnnxScorer":
-        """Return a scorer for only these sentences."""
-        if len(sentences) == self.sentences:
+        """Return a scorer for only these sentences, in this order."""
+        if np.array_equal(sentences, np.arange(self.sentences)):
             return self
         memories = [
             memory._replace(arrays={name: a[sentences] for name, a in memory.arrays.items()})
@@ -320,6 +320,7 @@ class OnnxEngine:
         J = source.ids.shape[1]
         alphas, without, last_ids = [], [], None
         for token_ids in target.ids.T:
+            self.before_step()
             uncovered = OnnxStates(({**state.carried[0], **C_0},), state.rows)
             [[alpha]], _ = scorer.run(uncovered, last_ids, 1, ["alpha"])
             without.append(alpha[:, :J])

@@ -4,7 +4,7 @@ The equations are those of `kernels.reference`, arranged for speed: matrices tha
 vector are stacked into one product, hypotheses of one sentence share its annotations, and a step
 begins with picking the rows of its parents, so that states never leave the runtime.
 
-Letters: K hypotheses of each sentence, c sentences of a group (see `layers`), G groups; J source
+Notation: K hypotheses of each sentence, c sentences of a group (see `layers`), G groups; J source
 positions, V vocabulary size, n hidden, d coverage units.
 """
 
@@ -35,7 +35,7 @@ class ActivationRanges(NamedTuple):
     """The largest absolute values of layers that have no natural bound."""
 
     maxout: float
-    features: float  # behind W_1, where there is one
+    features: float  # the product with W_1, where there is one
 
 
 class StepGraph:
@@ -79,7 +79,10 @@ class StepGraph:
         return graph.build()
 
     def _last_embedding(self, token_ids: str) -> str:
-        """Add the last token's E + b; behind the table is the row of the first step: zeros."""
+        """Append nodes that look up E + b of the last token; the first step reads zeros.
+
+        They are a row after the table, or chosen by `Where` if the table is a product's matrix.
+        """
         graph, E, b = self.graph, self.weights["target.E"], self.weights["target.b"]
         if not self.is_tied:
             return graph.embed(np.pad(E + b, ((0, 1), (0, 0))), token_ids)
@@ -91,7 +94,10 @@ class StepGraph:
         return graph.op("Where", is_token, y, graph.constant(np.zeros(1, np.float32)))
 
     def _code_order(self, cell_input: str, readout_input: str, t: str) -> str:
-        """Add the layer before maxout; the state reads the last token before it attends."""
+        """Append nodes that compute the layer before maxout: attend after the state's update.
+
+        As in the paper's code, the state reads the last token before it attends.
+        """
         graph, n = self.graph, self.n
         first = graph.input("first", BOOL, [])
         before = self._carried("s", 3 * n + self.from_context)
@@ -109,7 +115,10 @@ class StepGraph:
         return graph.op("Sum", from_read, from_state, readout_input)
 
     def _paper_order(self, cell_input: str, readout_input: str, t: str) -> str:
-        """Add the layer before maxout; the state reads the last token after it attended."""
+        """Append nodes that compute the layer before maxout: attend before the state's update.
+
+        As in the paper, the state reads the last token after it attended.
+        """
         graph, n = self.graph, self.n
         context = self._carried("s", self.from_context) if self.from_context else ""
         recurrent_weights = self.cell.recurrent_weights()
@@ -125,12 +134,12 @@ class StepGraph:
         return graph.op("Sum", from_read, from_state, readout_input)
 
     def _gate_inputs(self, cell_input: str, s: str) -> tuple[str, str]:
-        """Add what token and context contribute to the gates, and to the candidate."""
+        """Append nodes that compute what token and context add to gates, and to the candidate."""
         rz, c = self.graph.split(self.graph.op("Add", cell_input, s), 2 * self.n, self.n)
         return rz, c
 
     def _state_products(self, t: str, W: FloatArray, *sizes: int) -> tuple[str, str, str]:
-        """Add W t in two parts, and the coverage network's product with t where there is one."""
+        """Append nodes that compute W t in two parts, and S t for a coverage network (else "")."""
         S = self.weights.get("decoder.coverage.S")
         if S is None:
             first, second = self.graph.split(self.graph.product(t, W), *sizes)
@@ -140,7 +149,7 @@ class StepGraph:
         return first, second, third
 
     def _attend(self, query: str, state: str, context: str) -> tuple[str, str]:
-        """Add attention and coverage; return the context's product C_o s, and its others."""
+        """Append nodes of attention and coverage; return C_o s, and the other products of s."""
         graph, n, d = self.graph, self.n, self.attention.d
         C = graph.reshape(self._carried("C", "J", d), 0, 0, 0, -1, d) if d else ""
         has_phi = has_source_features(self.config)
@@ -166,23 +175,26 @@ class StepGraph:
         return from_read, others
 
     def _context_products(self, means: str) -> tuple[str, str]:
-        """Add the products of mean annotations, unless they are means of products already."""
+        """Append nodes that multiply the means by all weights of a context.
+
+        Where the encoder projected the annotations, the means are these products already.
+        """
         graph, n = self.graph, self.n
         W = context_weights(self.weights, self.config)
         if graph.precision == "int8":
             from_read, others = graph.split(means, n, len(W) - n)
             return from_read, others
-        taken, known = graph.subgraph("taken"), graph.subgraph("known")
-        for branch, products in ((taken, taken.product(means, W)), (known, means)):
+        here, before = graph.subgraph("taken"), graph.subgraph("known")
+        for branch, products in ((here, here.product(means, W)), (before, means)):
             for number, part in enumerate(branch.split(products, n, len(W) - n)):
                 branch.output(f"{branch.name}.{number}", part, None)
         width = graph.op("Shape", means, start=-1)
         are_annotations = graph.op("Equal", width, graph.ints(2 * n))
-        from_read, others = graph.branch(are_annotations, taken, known)
+        from_read, others = graph.branch(are_annotations, here, before)
         return from_read, others
 
     def _predict(self, o: str) -> None:
-        """Add maxout, log-probabilities, and the k best of them."""
+        """Append nodes that compute maxout, log-probabilities, and the k best of them."""
         graph, k = self.graph, self.graph.input("k", INT64, [1])
         p = graph.op("Max", *graph.split(o, self.n // 2, self.n // 2))
         W_1, W_2, b = self._output()
@@ -208,12 +220,12 @@ class StepGraph:
         return (W_1, W_2, b) if self.has_shortlist else (W_1, *pad_output_layer(W_2, b))
 
     def _carried(self, name: str, *sizes: int | str) -> str:
-        """Add what the step before left for these hypotheses [G, c, K, size]."""
+        """Append nodes that select the rows [G, c, K, size] of this state that the parents left."""
         before = self.graph.input(name, FLOAT, [*ROWS_BEFORE, *sizes])
         return self.graph.op("Gather", self.graph.op("Flatten", before, axis=3), self.parents)
 
     def _carry(self, name: str, value: str, *sizes: int | str) -> None:
-        """Leave a row for each hypothesis to the next step."""
+        """Make this state, a row for each hypothesis, an output that the next step reads."""
         self.graph.output(f"{name}.next", value, [*ROWS, *sizes])
 
 
@@ -225,7 +237,9 @@ def pad_output_layer(W: FloatArray, b: FloatArray) -> tuple[FloatArray, FloatArr
 
 
 def add_top_k(graph: GraphBuilder, scores: str, k: str, V: int) -> tuple[str, str]:
-    """Add the k highest scores [G, c, K, k] of V = whole blocks, best first, and their ids.
+    """Append nodes that find the k highest scores [G, c, K, k], best first, and their ids.
+
+    V is a multiple of the block size.
 
     Of equal ones the lower id comes first. The runtime's own choice compares one value after the
     other; here, as in `array_functions.top_k`, the highest of every block is found first, several
