@@ -82,9 +82,9 @@ SECONDS = 10
 
 @pytest.mark.parametrize("unit", ["x<!--", "![x", "`x`", "*x ", "[x]("])
 def test_unfinished_markup_takes_no_time_that_grows_with_its_square(unit: str) -> None:
-    started = time.monotonic()
+    started = time.process_time()
     parse_markdown(unit * 30_000)
-    assert time.monotonic() - started < SECONDS
+    assert time.process_time() - started < SECONDS
 
 
 def test_a_comment_ends_where_it_ends() -> None:
