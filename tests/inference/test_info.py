@@ -96,7 +96,7 @@ def test_info_of_a_trained_model_does_not_import_torch(tiny_model: Path) -> None
         b"\xff" * 8,
         (2).to_bytes(8, "little") + b"[]",
         (11).to_bytes(8, "little") + b'{"x.y": {}}',
-        (20).to_bytes(8, "little") + b'{"x": {"shape": [1]}}',
+        (20).to_bytes(8, "little") + b'{"x": {"shape": [1]}}',  # cut
     ],
 )
 def test_damaged_header_of_weights_is_refused(
@@ -104,5 +104,14 @@ def test_damaged_header_of_weights_is_refused(
 ) -> None:
     shutil.copy(tiny_model / "config.json", tmp_path)
     (tmp_path / "model.safetensors").write_bytes(content)
-    with pytest.raises(UserError, match=r"model\.safetensors: damaged"):
+    with pytest.raises(UserError, match=r"model\.safetensors: damaged.*\(.+\)"):
+        model_info(str(tmp_path), 4)
+
+
+def test_unknown_weight_is_named(tiny_model: Path, tmp_path: Path) -> None:
+    shutil.copy(tiny_model / "config.json", tmp_path)
+    header = b'{"x": {"shape": [1]}}'
+    content = len(header).to_bytes(8, "little") + header
+    (tmp_path / "model.safetensors").write_bytes(content)
+    with pytest.raises(UserError, match=r"not weights of covnmt \(unknown weight x\)"):
         model_info(str(tmp_path), 4)

@@ -14,7 +14,7 @@ import pytest
 
 from covnmt.base.errors import UserError
 from covnmt.model import hub
-from covnmt.model.directory import BUNDLED_MODELS
+from covnmt.model.directory import BUNDLED_MODELS, find_model, load_config
 from tests.conftest import RunCli
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -158,6 +158,18 @@ def test_push_refuses_what_is_no_model(tmp_path: Path) -> None:
         hub.push_model(tmp_path, "someone/mine", None, private=False)
     with pytest.raises(UserError, match="OWNER/NAME"):
         hub.push_model(tmp_path, "mine", None, private=False)
+
+
+def test_name_on_the_hub_without_its_client_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hub, "find_spec", lambda _: None)
+    assert find_model("someone/mine") == Path("someone/mine")
+    with pytest.raises(UserError, match=r"someone/mine: not a model .* hub, first: .*\bhub\b"):
+        load_config(Path("someone/mine"))
+    with pytest.raises(UserError) as raised:
+        load_config(Path("mine"))
+    assert "hub" not in str(raised.value)
 
 
 @pytest.mark.parametrize("name", ["runs", "a/b/c", "/a/b", "./a", "../a", "a/..", "a b/c"])

@@ -101,5 +101,5 @@ def _check_weights(path: Path, description: ModelDescription) -> None:
 
     tensors, metadata = checkpoint.load_tensors(path)
     if path.name == checkpoint.LAST_CHECKPOINT:
-        tensors = checkpoint.with_prefix(checkpoint.WEIGHTS_PREFIX, tensors)
+        tensors = checkpoint.strip_prefix(checkpoint.WEIGHTS_PREFIX, tensors)
     checkpoint.check_weights(tensors, metadata, description, path)

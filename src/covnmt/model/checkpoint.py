@@ -106,8 +106,8 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, metadata
 
 
-def with_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Select the tensors whose names begin so, and remove the prefix."""
+def strip_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return only the tensors whose names have the prefix, by their names without it."""
     return {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}
 
 
@@ -192,7 +192,7 @@ def average_checkpoints(run: Path, target: Path, last: int) -> list[str]:
 def write_last_weights(run: Path, target: Path) -> None:
     """Write a model directory with the weights of the last checkpoint, not averaged."""
     tensors, metadata = load_tensors(run / LAST_CHECKPOINT)
-    weights = with_prefix(WEIGHTS_PREFIX, tensors)
+    weights = strip_prefix(WEIGHTS_PREFIX, tensors)
     check_weights(weights, metadata, load_config(run), run / LAST_CHECKPOINT)
     write_model_directory(run, target, weights, {"update": metadata["counters"]["update"]})
 

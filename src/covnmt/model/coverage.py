@@ -33,7 +33,7 @@ class Coverage(nn.Module, ABC):
     """
 
     size: int  # d, the coverage units of one source token; 0 for the baseline
-    sums_attention = False  # C grows beyond one, so what reads it starts near zero
+    sums_attention = False  # C has no bound: `initialize_weights` draws what reads it near zero
 
     @abstractmethod
     def prepare(self, h: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from typing import Any
 from covnmt.base.config import Config, flatten_keys, validate_settings
 from covnmt.base.errors import UserError
 from covnmt.base.files import read_json, read_lines, write_json
-from covnmt.model.hub import download_model, is_hub_name
+from covnmt.model.hub import download_model, install_hint, is_hub_name
 from covnmt.text.codec import SIDES, CodecPair, Side
 
 CONFIG_FORMAT = 1
@@ -129,7 +129,7 @@ def load_config(directory: Path) -> ModelDescription:
 
 
 def _remedy(directory: Path) -> str:
-    """Say which model to name instead of a directory that is none."""
+    """Return which model to name instead of this directory, which has no config.json."""
     bundled = bundled_models()
     if str(directory) in bundled:  # the directory exists, or `find_model` had found the model
         return (
@@ -137,7 +137,7 @@ def _remedy(directory: Path) -> str:
             "directory that `covnmt models` shows"
         )
     others = f", or a bundled one: {', '.join(bundled)}" if bundled else ""
-    return f"; name one that `covnmt train` made{others}"
+    return f"; name one that `covnmt train` made{others}{install_hint(directory)}"
 
 
 def check_vocabularies(directory: Path, description: ModelDescription, codecs: CodecPair) -> None:

@@ -21,7 +21,10 @@ class Embedding(nn.Module):
 
 
 class Encoder(KernelModule):
-    """h_j = [forward_j ; backward_j]; both directions read the same embeddings."""
+    """h_j = [forward_j ; backward_j]; both directions read the same embeddings.
+
+    Stored weights have the names `ahead` (forward) and `back`: `forward` is a method of modules.
+    """
 
     def __init__(self, inputs: int, hidden: int, cell: CellKind, dropout: float) -> None:
         super().__init__()

@@ -18,8 +18,19 @@ CARD = "README.md"
 
 
 def is_hub_name(name: Path | str) -> bool:
-    """Tell whether a name may be one of the hub, and can be looked up there."""
-    return HUB_NAME.fullmatch(str(name)) is not None and find_spec("huggingface_hub") is not None
+    """Return whether a name has the form of one on the hub, and can be looked up there."""
+    return HUB_NAME.fullmatch(str(name)) is not None and _is_installed()
+
+
+def install_hint(name: Path | str) -> str:
+    """Return what to install if this is the name of a model on the hub, or an empty string."""
+    if _is_installed() or not HUB_NAME.fullmatch(str(name)):
+        return ""
+    return f"; for a model on the Hugging Face hub, first: {install_command('hub')}"
+
+
+def _is_installed() -> bool:
+    return find_spec("huggingface_hub") is not None
 
 
 def download_model(name: str) -> Path:

@@ -29,7 +29,7 @@ def initialize_weights(model: nn.Module, scheme: Literal["paper", "modern"]) -> 
     """Fill every parameter from the global random generator, which must be seeded first.
 
     Accumulated attention has no bound, so with Glorot's rule it would dominate the energies. The
-    weights that read it start near zero in both schemes (docs/LOG.md).
+    weights that read it start near zero in both schemes.
     """
     fill = {"paper": _paper, "modern": _modern}[scheme]
     sums = any(isinstance(m, Coverage) and m.sums_attention for m in model.modules())
@@ -67,7 +67,9 @@ def _modern(name: str, parameter: Tensor) -> None:
 
 
 def _orthogonal(gaussians: list[tuple[Tensor, Tensor]]) -> None:
-    """Fill each square block with the left singular vectors of a Gaussian; a unit with +1 or -1.
+    """Fill each square block with the left singular vectors of a Gaussian.
+
+    A block of one number becomes +1 or -1.
 
     One thread decomposes one matrix: the result does not depend on the number of CPUs, and no
     thread waits busily for others that a second training holds up.

@@ -30,9 +30,15 @@ def count_by_block(sizes: Iterable[tuple[str, int]]) -> dict[str, int]:
     """Sum the sizes of named weights by block."""
     counts = dict.fromkeys(BLOCKS, 0)
     for name, size in sizes:
-        block = next(b for b, prefixes in BLOCKS.items() if name.startswith(prefixes))
-        counts[block] += size
+        counts[_block(name)] += size
     return counts
+
+
+def _block(name: str) -> str:
+    for block, prefixes in BLOCKS.items():
+        if name.startswith(prefixes):
+            return block
+    raise ValueError(f"unknown weight {name}")
 
 
 def count_weights(path: Path) -> dict[str, int]:
@@ -45,7 +51,7 @@ def count_weights(path: Path) -> dict[str, int]:
             header = json.loads(stream.read(length))
         header.pop("__metadata__", None)
         return count_by_block((name, math.prod(entry["shape"])) for name, entry in header.items())
-    except (OSError, AttributeError, KeyError, TypeError, StopIteration, *PARSE_ERRORS) as error:
+    except (OSError, AttributeError, KeyError, TypeError, *PARSE_ERRORS) as error:
         raise UserError(
             f"{path}: damaged or not weights of covnmt ({error}); restore it from a copy"
         ) from None

@@ -128,7 +128,7 @@ class Seq2Seq(nn.Module):
     def step_features(
         self, source: EncodedSource, state: DecoderState, token_ids: Tensor | None
     ) -> tuple[Tensor, Tensor, DecoderState]:
-        """Take the same step up to the layer before the logits [S*K, q]; alpha and state follow."""
+        """Compute a step without logits: features [S*K, q] (their input), alpha and the state."""
         if token_ids is None:
             y = state.t.new_zeros(state.t.shape[0], self.config.embedding)
         else:

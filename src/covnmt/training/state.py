@@ -31,7 +31,7 @@ from covnmt.model.checkpoint import (
     named_weights,
     new_model,
     save_tensors,
-    with_prefix,
+    strip_prefix,
 )
 from covnmt.model.directory import (
     ModelDescription,
@@ -284,15 +284,15 @@ def restore_checkpoint(run: TrainingRun) -> None:
             "name the data directory it was trained on, or choose another run directory"
         )
     check_model_signature(metadata.signature, run.description, path)
-    load_weights(run.model, with_prefix(WEIGHTS_PREFIX, tensors), path)
-    ema = with_prefix(EMA_PREFIX, tensors)
+    load_weights(run.model, strip_prefix(WEIGHTS_PREFIX, tensors), path)
+    ema = strip_prefix(EMA_PREFIX, tensors)
     run.ema = {name: weight.to(run.device) for name, weight in ema.items()}
     state: dict[int, dict[str, Tensor]] = {}
-    for name, tensor in with_prefix(OPTIMIZER_PREFIX, tensors).items():
+    for name, tensor in strip_prefix(OPTIMIZER_PREFIX, tensors).items():
         number, key = name.split(".")
         state.setdefault(int(number), {})[key] = tensor
     groups = run.optimizer.state_dict()["param_groups"]
-    rng = with_prefix(RNG_PREFIX, tensors)
+    rng = strip_prefix(RNG_PREFIX, tensors)
     try:
         run.optimizer.load_state_dict({"state": state, "param_groups": groups})
         torch.set_rng_state(rng["cpu"])
