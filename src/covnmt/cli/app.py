@@ -39,8 +39,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Train, run and evaluate neural translators with coverage: they record which source words "
     "are already translated.",
-    epilog="Exit codes: 0 done; 1 findings, with check --exit-code; 2 bad input or usage; 3 nothing "
-    "could be judged; 130 stopped by Ctrl-C or SIGTERM.",
+    epilog="Exit codes: 0 done; 1 findings, with check --exit-code; 2 bad input or usage; "
+    "3 nothing could be judged; 130 stopped by Ctrl-C or SIGTERM.",
 )
 for commands in (data, train, translate, evaluate, serve, models, doctor, reproduce):
     app.add_typer(commands.app)
