@@ -183,11 +183,6 @@ def check(checker: OmissionChecker, items: Sequence[Item]) -> list[Result]:
     return results
 
 
-def any_of(probabilities: Sequence[float]) -> float:
-    """Return the probability that something is omitted, if the findings are independent."""
-    return 1 - float(np.prod([1 - p for p in probabilities]))
-
-
 def character_tokens(line: str, codec: Codec) -> list[int]:
     """Return the token of each character, spaces not counted."""
     text, owners, _ = token_text(TextUnits.from_line(line, codec).tokens, codec)
@@ -224,8 +219,8 @@ def result(
             "check, words": bool(words.omissions) or unrelated >= MIN_PROBABILITY,
         },
         {
-            "check": max([unrelated, *parts.probabilities.values()]),
-            "check, words": any_of([unrelated, max(by_part, default=0.0), *probable]),
+            "check": parts.incomplete,
+            "check, words": words.incomplete,
             "lexicon alone": float(pair.evidence.missing.sum()),
             "source length": float(lengths[0]),
             "length ratio": lengths[0] / (lengths[1] + 1),

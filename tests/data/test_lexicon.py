@@ -69,6 +69,12 @@ def test_a_word_that_stands_twice_needs_two_translations(lexicon: Lexicon) -> No
     assert np.isnan(source.support[4])
 
 
+def test_a_doubled_word_needs_one_translation(lexicon: Lexicon) -> None:
+    source, _ = lexicon.supports(*keys(lexicon, "Katze Hund Hund rot Hund", "dog red cat"))
+    assert source.support[1] == source.support[2] > 1
+    assert source.support[4] < source.support[1] / 2
+
+
 def test_partners_are_counted_as_often_as_they_stand(lexicon: Lexicon) -> None:
     line = keys(lexicon, "Hund rot der Hund 7 7", "dog red blue 7 Quarz")
     assert lexicon.count_partners(*line) == [2, 1, 0, 2, 0]

@@ -75,6 +75,7 @@ def test_a_calibrated_check_finds_omissions_and_passes_complete_lines(has_lexico
     assert [(each.text, each.kind) for each in clause.omissions] == [("ay by cy dy 。", "clause")]
     assert not complete.omissions
     assert [each.text for each in word.omissions] == ["cy"]
+    assert min(each.incomplete for each in (clause, word)) > 0.5 > complete.incomplete
     assert other.unrelated > 0.5 > max(each.unrelated for each in (clause, complete, word))
 
 

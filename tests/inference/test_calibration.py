@@ -1,5 +1,6 @@
 """Logistic regression on evidence of omissions, and the file it is kept in."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +42,15 @@ def test_prior_odds_replace_those_of_the_examples() -> None:
     np.testing.assert_allclose(shift, np.log(odds / 0.01), atol=0.01)
 
 
+def test_an_example_counts_as_often_as_its_importance_says() -> None:
+    rows, labels = [[0.0], [1.0], [2.0], [3.0]], [False, True, False, True]
+    once = Logistic.fit(("a",), [*rows, [1.0]], [*labels, True])
+    weighted = Logistic.fit(("a",), rows, labels, importance=[1, 2, 1, 1])
+    low, high = (each.probabilities([[0.0], [3.0]]) for each in (once, weighted))
+    np.testing.assert_allclose(low, high, atol=0.02)  # mean and scale differ
+    assert (high > Logistic.fit(("a",), rows, labels).probabilities([[0.0], [3.0]])).all()
+
+
 def test_a_constant_feature_has_no_effect() -> None:
     logistic = Logistic.fit(
         ("a", "b"), [[0, 3], [1, 3], [2, 3], [3, 3]], [False, False, True, True]
@@ -67,6 +77,10 @@ def test_a_calibration_is_read_as_it_was_written(tmp_path: Path) -> None:
     loaded = Calibration.load(tmp_path)
     assert loaded is not None
     assert loaded.model_copy(update={"checksum": ""}) == calibration
+    tree = json.loads((tmp_path / "check.json").read_text())
+    assert tree.pop("lines") is None  # as before there was a judgment of lines
+    (tmp_path / "check.json").write_text(json.dumps(tree))
+    assert Calibration.load(tmp_path) == loaded
     changed = (tmp_path / "check.json").read_text().replace("0.2,", "0.3,")
     (tmp_path / "check.json").write_text(changed)
     with pytest.raises(UserError, match=r"check\.json: damaged: its checksum"):

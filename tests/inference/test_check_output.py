@@ -93,3 +93,13 @@ def test_the_summary_warns_of_long_and_of_unusual_pairs(
     shown = " ".join(capsys.readouterr().err.split())
     assert "s and t, line 9: 200 tokens, not checked" in shown
     assert "1 of 3 lines are unlike what zh-en was trained on (laws)" in shown
+
+
+def test_the_summary_suspects_exchanged_sides_where_most_pairs_are_no_translations(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for complete in (2, 3):
+        pairs = [PAIRS[2]] * 3 + [PAIRS[1]] * complete
+        assert list(CheckSummary(None).watch(pairs)) == pairs
+        shown = " ".join(capsys.readouterr().err.split())
+        assert ("3 of 5 pairs are no translations: is the source first" in shown) == (complete == 2)

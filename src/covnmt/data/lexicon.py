@@ -209,8 +209,8 @@ class Lexicon:
 
         A word supports one word of the other side, the best pairs first (competitive linking,
         Melamed 2000), and those beside it, which may be parts of the same expression. So a word
-        that stands twice needs two translations. A word that stands on the other side as it is
-        has all the support it can have.
+        that stands twice needs two translations, unless it is doubled (妹妹, sister). A word
+        that stands on the other side as it is has all the support it can have.
         """
         z, e, by_target, by_source = self._look_up(source, target)
         same = np.array([[key == other for other in target] for key in source], dtype=bool)
@@ -260,8 +260,7 @@ def _linked(
     supported: dict[int, list[int]] = defaultdict(list)  # by each of the others
     for word, other in zip(words[order].tolist(), others[order].tolist(), strict=True):
         if not support[word] and all(
-            abs(word - neighbor) <= MAX_DISTANCE and ids[word] != ids[neighbor]
-            for neighbor in supported[other]
+            _may_share(ids, word, neighbor) for neighbor in supported[other]
         ):
             support[word] = scores[word, other]
             is_literal[word] = same[word, other]
@@ -275,6 +274,12 @@ def _linked(
         np.where(is_literal & unknown, full, usual),
         np.where(unknown, MAX_LOG, rarity),
     )
+
+
+def _may_share(ids: IntArray, word: int, neighbor: int) -> bool:
+    """Tell whether two words of a line may have one translation: they are close, or doubled."""
+    distance = abs(word - neighbor)
+    return distance == 1 or (distance <= MAX_DISTANCE and bool(ids[word] != ids[neighbor]))
 
 
 @dataclass(frozen=True)

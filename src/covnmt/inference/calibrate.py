@@ -23,7 +23,14 @@ from covnmt.inference.domain import (
     usual_scripts,
 )
 from covnmt.inference.model import Model
-from covnmt.inference.omission_features import FEATURES, LEXICAL, LengthRatio, Pair
+from covnmt.inference.omission_features import (
+    FEATURES,
+    LEXICAL,
+    LINE,
+    Decoded,
+    LengthRatio,
+    Pair,
+)
 from covnmt.inference.omissions import UNRELATED_FEATURES, OmissionChecker
 from covnmt.inference.synthetic_omissions import Example, synthetic_omissions
 from covnmt.model.directory import LEXICON_FILE, find_model
@@ -38,6 +45,7 @@ WINDOW = 64
 OMITTED = 0.7  # of the judged words of a part must be cut for it to count as omitted
 WORD_EXAMPLES = 2  # examples without an omission, per pair, whose words are looked at
 UNRELATED_PRIOR = 0.01
+LINE_PRIOR = 0.2  # probability that anything is omitted from a line
 
 
 class _Rows(NamedTuple):
@@ -45,6 +53,15 @@ class _Rows(NamedTuple):
 
     features: list[list[float]]
     labels: list[bool]
+
+
+class _Line(NamedTuple):
+    """A line, whether anything is omitted from it, and the features of its parts."""
+
+    pair: Pair
+    decoded: Decoded
+    label: bool
+    parts: dict[range, list[float]]
 
 
 def calibrate_model(
@@ -121,22 +138,27 @@ def calibrate(
     checker = OmissionChecker(checker.decoder, checker.lexicon)
     checker.ratio, checker.target_scripts = lengths, usual.target_scripts
     examples = list(synthetic_omissions(pairs, checker.decoder, seed))
-    parts, words, whole = _Rows([], []), _Rows([], []), list[list[float]]()
+    parts, words, lines = _Rows([], []), _Rows([], []), list[_Line]()
     windows = [examples[k : k + WINDOW] for k in range(0, len(examples), WINDOW)]
     for window in track(windows, len(windows), "calibrating", "windows"):
-        whole += _add_window(checker, window, parts, words)
+        lines += _add_window(checker, window, parts, words)
     if not (any(parts.labels) and any(words.labels)):
         raise UserError(
             "no parts to omit in these pairs: give lines with several clauses or sentences"
         )
     unrelated = _unrelated_rows(checker, pairs, seed)
+    whole = checker.unrelated_features(
+        [line.pair for line in lines], [line.decoded for line in lines]
+    )
     negatives = [*whole, *unrelated[0]]
     lexical = [row[: len(LEXICAL)] for row in parts.features]
     odds = PRIOR / (1 - PRIOR)
+    parts_logistic = Logistic.fit(FEATURES, parts.features, parts.labels, odds)
     return Calibration(
         lexical=Logistic.fit(LEXICAL, lexical, parts.labels, odds),
-        parts=Logistic.fit(FEATURES, parts.features, parts.labels, odds),
+        parts=parts_logistic,
         words=Logistic.fit(FEATURES, words.features, words.labels, odds),
+        lines=_fit_lines(checker, lines, parts_logistic),
         unrelated=Logistic.fit(
             UNRELATED_FEATURES,
             [*negatives, *unrelated[1]],
@@ -182,24 +204,46 @@ def domain_statistics(
 
 def _add_window(
     checker: OmissionChecker, window: Sequence[Example], parts: _Rows, words: _Rows
-) -> list[list[float]]:
-    """Add the features of all parts and doubtful words; return those of whole lines."""
+) -> list[_Line]:
+    """Add the features of all parts and doubtful words; return the lines."""
     pairs = [checker.read_pair((example.source, example.target)) for example in window]
     wholes = checker.decode_whole(pairs)
+    lines = [
+        _Line(pair, whole, example.kind != "none", {})
+        for pair, whole, example in zip(pairs, wholes, window, strict=True)
+    ]
     for rows, find in ((parts, checker.candidate_parts), (words, checker.doubtful_words)):
         tasks = []
-        labels: list[list[bool]] = []
-        for example, pair, decoded in zip(window, pairs, wholes, strict=True):
+        labels: list[list[bool | None]] = []
+        for example, line in zip(window, lines, strict=True):
             if rows is words and example.kind in ("clause", "sentence"):
                 continue
-            labeled = {span: _label(span, example, pair) for span in find(pair)}
-            kept = {span: label for span, label in labeled.items() if label is not None}
-            tasks.append((pair, decoded, (), list(kept)))
-            labels.append(list(kept.values()))
-        for group, group_labels in zip(checker.part_features(tasks), labels, strict=True):
-            rows.features.extend(group)
-            rows.labels.extend(group_labels)
-    return checker.unrelated_features(pairs, wholes)
+            spans = find(line.pair)
+            tasks.append((line.pair, line.decoded, (), spans))
+            labels.append([_label(span, example, line.pair) for span in spans])
+        features = checker.part_features(tasks)
+        for group, group_labels in zip(features, labels, strict=True):
+            for row, label in zip(group, group_labels, strict=True):
+                if label is not None:
+                    rows.features.append(row)
+                    rows.labels.append(label)
+        if rows is parts:
+            for line, (*_, spans), group in zip(lines, tasks, features, strict=True):
+                line.parts.update(zip(spans, group, strict=True))
+    return lines
+
+
+def _fit_lines(checker: OmissionChecker, lines: Sequence[_Line], parts: Logistic) -> Logistic:
+    """Fit what judges whole lines; the more words a line has, the likelier is an omission."""
+    rows = []
+    for line in lines:
+        probabilities = parts.probabilities(list(line.parts.values())).tolist()
+        by_part = dict(zip(line.parts, probabilities, strict=True))
+        rows.append(checker.line_features(line.pair, line.decoded, by_part))
+    labels = [line.label for line in lines]
+    words = np.array([len(line.pair.source.units) for line in lines], np.float64)
+    importance = np.where(labels, words / max(words[np.array(labels)].mean(), 1.0), 1.0)
+    return Logistic.fit(LINE, rows, labels, LINE_PRIOR / (1 - LINE_PRIOR), importance.tolist())
 
 
 def _label(span: range, example: Example, pair: Pair) -> bool | None:

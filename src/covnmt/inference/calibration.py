@@ -23,6 +23,7 @@ REMEDY = "restore it from a copy, or make it again with `covnmt calibrate`"
 RIDGE = 1.0  # weight of the squares of the coefficients
 ROUNDS = 50
 PRIOR = 0.1  # probability that a part or a word is omitted, before it is looked at
+MIN_PROBABILITY = 0.005  # of what has log odds; and 1 less this is the greatest
 
 
 class Logistic(Settings):
@@ -42,9 +43,14 @@ class Logistic(Settings):
         rows: Sequence[Sequence[float]],
         labels: Sequence[bool],
         prior_odds: float | None = None,
+        importance: Sequence[float] | None = None,
     ) -> "Logistic":
-        """Fit by Newton's method; `prior_odds` replaces the odds of the examples."""
+        """Fit by Newton's method; `prior_odds` replaces the odds of the examples.
+
+        An example of `importance` 2 counts as much as two of 1.
+        """
         x, y = np.array(rows, np.float64), np.array(labels, bool)
+        counts = np.ones(len(y)) if importance is None else np.array(importance, np.float64)
         mean, deviation = x.mean(axis=0), x.std(axis=0)
         scale = np.where(deviation > 1e-4, deviation, 1.0)
         z = np.column_stack([np.ones(len(x)), (x - mean) / scale])
@@ -52,15 +58,16 @@ class Logistic(Settings):
         w = np.zeros(z.shape[1])
         for _ in range(ROUNDS):
             p = sigmoid(z @ w)
-            gradient = z.T @ (p - y) + penalty @ w
-            hessian = (z * (p * (1 - p) + 1e-9)[:, None]).T @ z + penalty
+            gradient = z.T @ (counts * (p - y)) + penalty @ w
+            hessian = (z * (counts * p * (1 - p) + 1e-9)[:, None]).T @ z + penalty
             step = np.linalg.solve(hessian, gradient)
             w -= step
             if np.abs(step).max() < 1e-8:
                 break
         bias, positive = float(w[0]), int(y.sum())
         if prior_odds is not None:
-            bias += float(np.log(prior_odds * max(len(y) - positive, 1) / max(positive, 1)))
+            odds = max(counts[~y].sum(), 1) / max(counts[y].sum(), 1)
+            bias += float(np.log(prior_odds * odds))
         return cls(
             features=tuple(features),
             mean=_rounded(mean),
@@ -82,9 +89,15 @@ def _rounded(values: DoubleArray) -> tuple[float, ...]:
     return tuple(round(float(value), 5) for value in values)
 
 
-def sigmoid(values: DoubleArray) -> DoubleArray:
+def sigmoid(values: DoubleArray | float) -> DoubleArray:
     """Return the logistic function, without overflow."""
     return np.asarray(1 / (1 + np.exp(-np.clip(values, -60, 60))))
+
+
+def log_odds(probabilities: DoubleArray | Sequence[float] | float) -> DoubleArray:
+    """Return the inverse of the logistic function, for probabilities not too near to 0 and 1."""
+    p = np.clip(probabilities, MIN_PROBABILITY, 1 - MIN_PROBABILITY)
+    return np.asarray(np.log(p / (1 - p)))
 
 
 class Calibration(Settings):
@@ -94,6 +107,7 @@ class Calibration(Settings):
     lexical: Logistic = Field(description="parts, before anything is decoded")
     parts: Logistic = Field(description="sentences, clauses and phrases")
     words: Logistic = Field(description="single words")
+    lines: Logistic | None = Field(None, description="lines from which anything is omitted")
     unrelated: Logistic = Field(description="lines that are no translation of the source")
     length_mean: float = Field(description="of log target words per source word")
     length_deviation: float
@@ -118,7 +132,7 @@ class Calibration(Settings):
 
     def content_digest(self) -> str:
         """Hash all but the checksum itself."""
-        tree = self.model_dump(mode="json", exclude={"checksum"})
+        tree = self.model_dump(mode="json", exclude={"checksum"}, exclude_none=True)
         return sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
 
     def save(self, directory: Path) -> None:

@@ -11,6 +11,7 @@ from covnmt.inference.omissions import CheckedPair, OmissionReport, SkippedPair
 from covnmt.text.bilingual_files import Place
 
 NOT_A_TRANSLATION = "NOT A TRANSLATION"
+MIN_UNRELATED = 3  # pairs, to suspect that the sides were exchanged or shifted
 
 
 class Finding(NamedTuple):
@@ -59,6 +60,7 @@ class CheckSummary:
     where: str = "pair"  # what a message calls the id of a pair
     pairs: int = 0
     marked: int = 0
+    unrelated: int = 0  # of the marked pairs, those that are no translations at all
     skipped: int = 0
     words: int = 0
     judged: int = 0
@@ -66,12 +68,17 @@ class CheckSummary:
     marked_pairs: list[CheckedPair] = field(default_factory=list)
 
     def watch(self, pairs: Iterable[CheckedPair]) -> Iterator[CheckedPair]:
-        """Pass pairs on; warn of those that are too long, and at the end of unusual text."""
+        """Pass pairs on; warn of those that are too long, at the end of mistakes in the input."""
         for checked in pairs:
             self.add(checked)
             yield checked
         if self.monitor:
             self.monitor.warn()
+        if self.unrelated >= MIN_UNRELATED and self.unrelated > self.pairs / 2:
+            warn(
+                f"{self.unrelated:,} of {self.pairs:,} pairs are no translations: is the source "
+                "first, in the language that the model reads, and are both in the same order?"
+            )
 
     @property
     def nothing_judged(self) -> bool:
@@ -92,6 +99,7 @@ class CheckSummary:
         if any(True for _ in findings(report)):
             self.marked += 1
             self.marked_pairs.append(checked)
+            self.unrelated += report.is_unrelated
         self.words += report.words
         self.judged += report.judged
         if self.monitor:

@@ -48,6 +48,22 @@ DECODED = (
     "gain per token in the field",
 )
 FEATURES = (*LEXICAL, *DECODED)
+LINE = (
+    "log odds of the most probable clause",
+    "log odds of the phrase",
+    "log odds of a probable part",
+    "unsupported nats",
+    "unsupported share",
+    "unsupported share of the target",
+    "unsupported words",
+    "source words",
+    "length",
+    "nats per target token",
+    "out of the field",
+    "log odds of the clause out of the field",
+    "log odds of the phrase out of the field",
+    "unsupported nats out of the field",
+)
 
 
 @dataclass(frozen=True)
@@ -211,7 +227,6 @@ def decoded_features(whole: Decoded, without: Decoded, span: range) -> list[floa
     gain, largest = float(rises.sum()), float(rises.max(initial=0.0))
     upward = float(np.maximum(rises, 0).sum())
     per_token = gain / len(span)
-    in_domain = 1 / (1 + np.exp(-2 * (whole.mean_log_prob + 3.5)))
     return [
         float(np.clip(per_token, -6, 3)),
         float(np.sign(gain) * np.log1p(abs(gain))),
@@ -219,5 +234,40 @@ def decoded_features(whole: Decoded, without: Decoded, span: range) -> list[floa
         largest / upward if upward > 0.1 else 0.0,
         float(np.clip(whole.mean_log_prob, -8, 0)),
         float(np.log1p(whole.received[span.start : span.stop].mean())),
-        float(np.clip(per_token, -6, 3) * in_domain),
+        float(np.clip(per_token, -6, 3) * _in_domain(whole)),
+    ]
+
+
+def _in_domain(whole: Decoded) -> float:
+    """Return how much the model can be relied on, from 0 to 1: it finds the pair probable."""
+    return float(1 / (1 + np.exp(-2 * (whole.mean_log_prob + 3.5))))
+
+
+def line_features(
+    pair: Pair, whole: Decoded, clause: float, phrase: float, ratio: LengthRatio
+) -> list[float]:
+    """Return the evidence that anything at all is omitted from a line.
+
+    `clause` and `phrase` are the log odds of the most probable sentence or clause and of the
+    phrase. Many small things that are missing add up, and what forced decoding says counts for less
+    where the pair is unlike the training text.
+    """
+    J, I = len(pair.source.units), len(pair.target.units)
+    missing = float(np.sqrt(pair.evidence.missing.sum()))
+    unreliable = 1 - _in_domain(whole)
+    return [
+        clause,
+        phrase,
+        max(clause, phrase, 0.0),
+        missing,
+        pair.evidence.share,
+        pair.target_evidence.share,
+        float(np.sqrt(pair.evidence.unsupported)),
+        float(np.log1p(J)),
+        ratio.deviations(J, I),
+        float(np.clip(whole.mean_log_prob, -8, 0)),
+        unreliable,
+        clause * unreliable,
+        phrase * unreliable,
+        missing * unreliable,
     ]

@@ -13,7 +13,7 @@ Pairs come from an iterator, and reports go to one: what reads and writes files 
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain, islice
 from typing import Any, Literal, NamedTuple
@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from covnmt.data.lexicon import STEP, Lexicon
-from covnmt.inference.calibration import Calibration, Logistic, sigmoid
+from covnmt.inference.calibration import Calibration, Logistic, log_odds, sigmoid
 from covnmt.inference.domain import has_foreign_script
 from covnmt.inference.forced_decoding import BATCH_SIZE, ForcedDecoder, ForcedPair
 from covnmt.inference.omission_features import (
@@ -32,6 +32,7 @@ from covnmt.inference.omission_features import (
     Pair,
     decoded_features,
     lexical_features,
+    line_features,
 )
 from covnmt.inference.text_units import token_text
 from covnmt.inference.translate import Translation
@@ -48,6 +49,7 @@ MIN_PROBABILITY = 0.5
 # A part this probable, of what a report needs, is removed on trial: others may still hide it.
 TRIAL = 0.5
 NEARLY = 0.9
+LINE_WEIGHT = 0.5  # of the log odds that anything is omitted from the line, in those of a part
 # Below this probability by the lexicon alone nothing is decoded.
 MIN_DOUBT = 0.02
 # A word with more of its usual support is not decoded.
@@ -96,7 +98,9 @@ class OmissionReport:
     unusual: bool  # the pair is unlike what the model was trained on
     words: int  # of the source
     judged: int  # of them, those that can be judged
-    probabilities: dict[range, float] = field(default_factory=dict)  # of all that was looked at
+    incomplete: float = 0.0  # probability that it leaves anything out
+    # of all that was looked at, before the line was judged as a whole
+    probabilities: dict[range, float] = field(default_factory=dict)
     model_translation: str | None = None
     min_probability: float = MIN_PROBABILITY  # of what is reported
     omitted: int = 0  # words of the source that are reported
@@ -118,6 +122,7 @@ class OmissionReport:
                 for row in self.omissions
             ],
             "unrelated": round(self.unrelated, 4),
+            "incomplete": round(self.incomplete, 4),
             "unusual": self.unusual,
             "words": self.words,
             "judged": self.judged,
@@ -167,6 +172,28 @@ class _Search:
     removed: list[range] = field(default_factory=list)
     scores: Scores = field(default_factory=dict)
     active: bool = True
+    line: float | None = None  # log odds that anything is omitted, if lines are judged
+
+    @property
+    def probabilities(self) -> dict[range, float]:
+        """The probability of each part, before the line is judged."""
+        return {part: p for part, (p, _) in self.scores.items()}
+
+    def with_line(self, probability: float) -> float:
+        """Return the probability of a part in view of the whole line."""
+        if self.line is None:
+            return probability
+        own_odds = (1 - LINE_WEIGHT) * log_odds(probability)
+        return float(sigmoid(own_odds + LINE_WEIGHT * self.line))
+
+    @property
+    def incomplete(self) -> float:
+        """The probability that any part is omitted."""
+        return self.with_line(max(self.probabilities.values(), default=0.0))
+
+    def score(self, part: range) -> tuple[float, float]:
+        """Return the probability of a part, in view of the whole line, and its gain."""
+        return self.with_line(self.scores[part][0]), self.scores[part][1]
 
     def can_follow(self, span: range) -> bool:
         """Tell whether something remains without a part that no removed one overlaps."""
@@ -260,6 +287,9 @@ class OmissionChecker:
             for pair, whole in zip(pairs, wholes, strict=True)
         ]
         self._remove_parts(searches, min_probability)
+        self._judge_lines(searches)
+        for search in searches:
+            search.removed = [p for p in search.removed if search.score(p)[0] >= min_probability]
         rows = self.unrelated_features(pairs, wholes)
         unrelated = (
             self.calibration.unrelated.probabilities(rows)
@@ -302,7 +332,7 @@ class OmissionChecker:
             )
             for search, found in zip(active, scores, strict=True):
                 search.scores |= found
-                best = _most_probable(found)
+                best = _most_probable(found, search.pair)
                 search.active = best is not None and found[best][0] >= TRIAL * min_probability
                 if best is not None and search.active:
                     search.removed.append(best)
@@ -316,8 +346,28 @@ class OmissionChecker:
         for search in several:
             for _ in search.removed:
                 search.scores |= next(again)
-        for search in searches:
-            search.removed = [p for p in search.removed if search.scores[p][0] >= min_probability]
+
+    def _judge_lines(self, searches: Sequence[_Search]) -> None:
+        """Judge whole lines; the most probable part of each may then be reported."""
+        if not self.calibration or not self.calibration.lines:
+            return
+        rows = [self.line_features(s.pair, s.whole, s.probabilities) for s in searches]
+        lines = log_odds(self.calibration.lines.probabilities(rows))
+        for search, line in zip(searches, lines.tolist(), strict=True):
+            search.line = line
+            best = _most_probable(search.scores, search.pair)
+            if best is not None and not search.removed:
+                search.removed.append(best)
+
+    def line_features(
+        self, pair: Pair, whole: Decoded, parts: Mapping[range, float]
+    ) -> list[float]:
+        """Return the features of a line, given the probabilities of its parts."""
+        phrase = pair.phrase()
+        best = max((p for part, p in parts.items() if part != phrase), default=0.0)
+        of_phrase = 0.0 if phrase is None else parts.get(phrase, 0.0)
+        clause_odds, phrase_odds = log_odds([best, of_phrase]).tolist()
+        return line_features(pair, whole, clause_odds, phrase_odds, self.ratio)
 
     def score_parts(
         self,
@@ -429,10 +479,9 @@ class OmissionChecker:
             unrelated = 1.0
             omissions.append(self._omission(pair, range(len(source.ids)), (1.0, 0.0), "line"))
         elif unrelated < max(min_probability, MIN_PROBABILITY) or not has_words:
-            parts, scores = _runs(search.removed, pair, gap=False), search.scores
             omissions += [
-                self._omission(pair, span, max(scores[p] for p in members), _kind(span, pair))
-                for span, members in parts
+                self._omission(pair, span, max(map(search.score, members)), _kind(span, pair))
+                for span, members in _runs(search.removed, pair, gap=False)
             ]
             is_found = {span for span, (p, _) in words.items() if p >= min_probability}
             omissions += [
@@ -441,12 +490,14 @@ class OmissionChecker:
             ]
         omitted = [pair.words(range(row.start, row.end)) for row in omissions]
         is_unrelated = 0 < unrelated >= min_probability
+        word_scores = [p for p, _ in words.values()]
         statistics = self.calibration.domain if self.calibration else None
         nats = search.whole.mean_log_prob
         return OmissionReport(
             source_tokens=source.tokens,
             omissions=tuple(sorted(omissions, key=lambda omission: omission.start)),
             unrelated=unrelated if has_words else 0.0,
+            incomplete=_any_of([unrelated, search.incomplete, *word_scores]) if has_words else 0.0,
             unusual=statistics is not None
             and has_words
             and (
@@ -470,11 +521,19 @@ class OmissionChecker:
         return Omission(text, span.start, span.stop, score[1], score[0], kind, start, end)
 
 
-def _most_probable(scores: Scores) -> range | None:
-    """Return the longest part that is nearly as probable as the most probable one."""
+def _any_of(probabilities: Sequence[float]) -> float:
+    """Return the probability that any of several independent things is the case."""
+    return 1 - float(np.prod([1 - p for p in probabilities]))
+
+
+def _most_probable(scores: Scores, pair: Pair) -> range | None:
+    """Return the longest of the parts that are nearly as probable as the most probable one.
+
+    Sentences and clauses go before phrases, which may end in the middle of another clause.
+    """
     highest = max((p for p, _ in scores.values()), default=0.0)
     near = (span for span, (p, _) in scores.items() if p >= NEARLY * highest)
-    return max(near, key=len, default=None)
+    return max(near, key=lambda span: (_kind(span, pair) != "phrase", len(span)), default=None)
 
 
 def _kind(span: range, pair: Pair) -> OmissionKind:
