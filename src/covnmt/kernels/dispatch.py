@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 
 class Kernels:
-    """Plain PyTorch, which Triton kernels replace.
+    """Plain PyTorch, without fused kernels; `TritonKernels` overrides these methods.
 
-    Where there is no kernel for a loop over steps the answer is None: the model takes the steps.
+    A method that returns None has no kernel for the whole loop: the caller loops over the steps.
     """
 
     def encode(self, ahead: GruWeights, back: GruWeights, x: Tensor, mask: Tensor) -> Tensor | None:

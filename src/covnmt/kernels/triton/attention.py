@@ -39,12 +39,13 @@ class Tiling(NamedTuple):
 
     elements: int  # tokens x units of a tile of keys
     warps: int
-    stages: int  # tiles in flight at a time
+    stages: int  # tiles that are loaded ahead at a time
     wide: int = 0  # tokens x units of a tile of annotations
 
 
 # Few rows are fastest with large programs, one for each multiprocessor; many rows with small
-# programs, several on each multiprocessor. Backward, long sentences are always faster with two.
+# programs, several on each multiprocessor. In the backward pass, long sentences are faster with two
+# programs on each, however many rows there are.
 FEW_ROWS_LIMIT = 256
 FEW_ROWS = Tiling(4096, warps=8, stages=3, wide=16384)
 LONG_BACK = Tiling(4096, warps=4, stages=3, wide=8192)

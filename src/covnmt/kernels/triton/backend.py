@@ -1,4 +1,4 @@
-"""The Triton kernels behind the interface of `dispatch.Kernels`.
+"""The Triton kernels with the interface of `dispatch.Kernels`.
 
 They compute in float32 or bfloat16. In other precisions, and for coverage models and sentence
 lengths without a kernel, they leave the work to plain PyTorch.
@@ -43,7 +43,8 @@ class TritonKernels(Kernels):
     def decoding_step(
         self, weights: DecodingWeights, dtype: torch.dtype
     ) -> TritonDecoderStep | None:
-        if dtype not in PRECISIONS or not decoder.supports(weights.decoder.coverage, 1):
+        # of any length: `TritonDecoderStep.supports_length` is asked for each batch
+        if dtype not in PRECISIONS or not decoder.supports(weights.decoder.coverage, J=1):
             return None
         return TritonDecoderStep(weights, dtype)
 

@@ -253,11 +253,10 @@ def decode_teacher_forced(
     cell, coverage = weights.cell, weights.coverage
     assert coverage is not None
     kind = CoverageConstants.of(coverage, dtype)
-    reading: list[Tensor] = [weights.W_a, cell.gates]
-    if coverage.S is not None:
-        reading.insert(1, pad(coverage.S, (0, 0, 0, -kind.inputs % ROW_MULTIPLE)))
-    if cell.reset_after:
-        reading.insert(0, cell.candidate)
+    U = [cell.candidate] if cell.reset_after else []
+    missing_rows = -kind.inputs % ROW_MULTIPLE
+    S = [] if coverage.S is None else [pad(coverage.S, (0, 0, 0, missing_rows))]
+    state_weights = [*U, weights.W_a, *S, cell.gates]  # in the order of `ProductColumns`
     # code: the token of step i + 1 goes into the update after attention step i; paper: of step i
     first = 1 if weights.order == "code" else 0
     x = linear(y.transpose(0, 1)[first:], cell.W, cell.bias, dtype)  # [updates, B, 3n]
@@ -275,7 +274,7 @@ def decode_teacher_forced(
     t0 = reference.initial_state(source.h, weights.W_init, weights.b_init)
     with torch.autocast(y.device.type, enabled=False):
         t, s, alpha, C = _TeacherForcedDecoding.apply(
-            kind, y.shape[1], t0, x.to(dtype).contiguous(), torch.cat(reading).to(dtype),
+            kind, y.shape[1], t0, x.to(dtype).contiguous(), torch.cat(state_weights).to(dtype),
             None if cell.reset_after else cell.candidate.to(dtype), weights.Cx.to(dtype),
             *attention_source,
         )  # type: ignore[no-untyped-call]  # fmt: skip

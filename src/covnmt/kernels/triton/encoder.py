@@ -37,7 +37,10 @@ def _step_tape(k: int, recurrent: Tensor, rh: Tensor | None, c: Tensor, states: 
 
 
 def _recurrent_gradient(d_product: Tensor, states: Tensor) -> Tensor:
-    """Return that of the recurrent weights [2, w, n]; a position read its neighbor's state."""
+    """Return the gradient of the recurrent weights [2, w, n].
+
+    A position reads the state of the one before it, or in the backward direction of the one after.
+    """
     ahead = d_product[0, 1:].flatten(0, 1).T @ states[0, :-1].flatten(0, 1)
     back = d_product[1, :-1].flatten(0, 1).T @ states[1, 1:].flatten(0, 1)
     return torch.stack([ahead, back])

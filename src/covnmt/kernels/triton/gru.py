@@ -3,15 +3,16 @@
 
 Encoder and decoder share them. G cells run side by side (both directions of the encoder, or the
 one decoder) on B rows each, so every tensor is [G, B, .]. What a step keeps for the backward
-pass is in buffers of all steps, where row b of cell g is `g * skip + b` rows from the first;
-scratch is dense, so there it is simply the program's number.
+pass, its tape, is a view of buffers of all steps: row b of cell g is `g * skip + b` rows from its
+first, where `skip` is the distance in rows from one cell's step to the other's. Other tensors are
+dense: program g * B + b reads and writes row g * B + b. Kernels write the new state twice: in
+float32 to `h`, for the next step, and in the products' precision to `stored`, on the tape.
 
     exact        r, z = sigmoid(x + recurrent)     c = tanh(x_c + U (r * h))
     reset_after  r, z = sigmoid(x + recurrent)     c = tanh(x_c + r * (U h))
 
     h' = z * c + (1 - z) * h, or h where a source token is padding
 
-The state is carried in float32; the copy that the products read has their precision.
 Derivation and memory traffic: docs/kernels.md.
 """
 

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Output layer and loss together on a GPU, some rows at a time, so that no more logits exist.
+"""Output layer and loss together on a GPU, some rows at a time: only their logits are in memory.
 
 The gradient of a softmax is known as soon as the softmax is: each chunk's logits are turned into
 their own gradient in place, and the two products that need it follow at once. So the forward pass
@@ -8,10 +8,11 @@ already has the gradients, and the backward pass only scales them.
     loss_r = w_r (lse_r - (1 - eps) x_r[y_r] - eps mean(x_r))       lse_r = log sum exp x_r
     d x_r = w_r (softmax(x_r) - (1 - eps) onehot(y_r) - eps / V)
 
-w is 0 on padding, so shapes never depend on the data. V and q are padded to what the tensor cores
-like: with V = 30,001, the three products take five times as long. One of the added
-features is always 1 and has the bias as its weights, so the products do the bias too.
-Letters: R rows, V vocabulary size, q features.
+w is 0 on padding, so shapes never depend on the data. V and q are padded to multiples for which the
+tensor cores are fast: with V = 30,001, the three products take five times as long. One of the added
+features is always 1 and has the bias as its weights, so the products include the bias.
+
+Notation: R rows, V vocabulary size, q features.
 """
 
 from typing import Any

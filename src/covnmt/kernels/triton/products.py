@@ -14,8 +14,8 @@ def linear(x: Tensor, W: Tensor, b: Tensor | None, precision: torch.dtype) -> Te
     A single step of decoding is too small for that: padding the weights would take longer.
     """
     inner, outer = -W.shape[1] % ROW_MULTIPLE, -W.shape[0] % ROW_MULTIPLE
-    large = torch.is_grad_enabled() and precision == torch.bfloat16
-    if not (inner or outer) or not large:
+    is_training = torch.is_grad_enabled() and precision == torch.bfloat16
+    if not (inner or outer) or not is_training:
         return plain_linear(x, W, b)
     x = pad(x.to(precision), (0, inner))
     W = pad(W.to(precision), (0, inner, 0, outer))

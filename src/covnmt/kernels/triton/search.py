@@ -22,7 +22,7 @@ BLOCK = 128  # tokens
 CHUNK = 16  # blocks that one program of `scan_kernel` reads
 SCAN_WARPS, CHOOSE_WARPS = 4, 4
 MAX_BLOCK_MAXIMA = 2**14  # maxima of a sentence that one program of `choose_kernel` can hold
-NO_POSITION = tl.constexpr(2**30)  # a position behind all others
+NO_POSITION = tl.constexpr(2**30)  # a position after all others
 
 
 @triton.jit

@@ -71,7 +71,7 @@ def update_kernel(
 
 @triton.jit
 def maxout_kernel(o, p, N: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
-    """The larger of units 2k and 2k + 1; zeros behind them."""
+    """The larger of units 2k and 2k + 1; zeros after the last."""
     col, inside = unit_block(WIDTH, BLOCK)
     pair = o + row_index() * N + 2 * col
     best = tl.maximum(load(pair, col < N // 2), load(pair + 1, col < N // 2))
