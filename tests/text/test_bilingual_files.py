@@ -287,7 +287,7 @@ def test_the_format_is_in_the_name_of_the_file_or_given() -> None:
     assert bilingual_format(Path("a.tmx.gz")) == "tmx"
     assert bilingual_format(Path("a.txt"), "po") == "po"
     for path, name in ((Path("a.txt"), None), (Path("a"), "text")):
-        with pytest.raises(UserError, match="which format"):
+        with pytest.raises(UserError, match="unknown file type"):
             bilingual_format(path, name)
 
 

@@ -41,14 +41,14 @@ EXTENSIONS: dict[str, BilingualFormat] = {
 }
 MAX_CHARACTERS = 1_000_000  # of the texts of a unit, which are held in memory
 MAX_PO_BYTES = 1 << 26  # a PO file is held in memory
-UNITS = {"xliff": ("trans-unit", "unit"), "tmx": ("tu",)}
-TEXTS = {
+UNIT_ELEMENTS = {"xliff": ("trans-unit", "unit"), "tmx": ("tu",)}
+TEXT_ELEMENTS = {
     "trans-unit": ("source", "target"),
     "segment": ("source", "target"),
     "tuv": ("seg",),
 }
 XML_NAMESPACE = "http://www.w3.org/XML/1998/namespace "
-CODE = ("bpt", "ept", "it", "ph", "ut")  # inline tags that hold code of the original format
+CODE_TAGS = ("bpt", "ept", "it", "ph", "ut")  # inline tags that hold code of the original format
 UNFINISHED_STATES = ("new", "needs-translation", "initial")
 TMX_DTD = re.compile(r"(?:.*/)?tmx1[1-4]\.dtd", re.IGNORECASE)
 CHARSET = re.compile(rb"charset=([\w.:-]+)", re.IGNORECASE)
@@ -78,15 +78,15 @@ class Segment(NamedTuple):
 
 
 def bilingual_format(path: Path, name: str | None = None) -> BilingualFormat:
-    """Return the format of a file, by its extension unless `name` says it."""
+    """Return the format of this name, or without one that of the file's extension."""
     for known in FORMATS:
         if name == known:
             return known
     suffix = PurePath(re.sub(r"\.(gz|xz)$", "", path.name.lower())).suffix
     if name or suffix not in EXTENSIONS:
         raise UserError(
-            f"{path}: which format? Name its translation too, if it is plain text, or give "
-            f"--format ({', '.join(FORMATS)})"
+            f"{path}: unknown file type; for plain text give the translation as a second file, "
+            f"otherwise --format ({', '.join(FORMATS)})"
         )
     return EXTENSIONS[suffix]
 
@@ -110,14 +110,14 @@ def write_with_notes(path: Path, copy: Path, notes: Iterable[tuple[Place, str]])
     waiting, position = sorted(at_offset.items(), reverse=True), 0
     with atomic_write(copy) as output:
         for block in read_blocks(path):
-            end = position + len(block)
-            while waiting and waiting[-1][0] < end:
+            copied = 0  # bytes of this block
+            while waiting and waiting[-1][0] < position + len(block):
                 offset, here = waiting.pop()
-                output.write(block[position - end : offset - end or None])
+                output.write(block[copied : offset - position])
                 output.write(_render_notes(here))
-                position = offset
-            output.write(block[position - end :] if position < end else b"")
-            position = end
+                copied = offset - position
+            output.write(block[copied:])
+            position += len(block)
         for _, here in reversed(waiting):  # at the very end of the file
             output.write(_render_notes(here))
 
@@ -330,7 +330,7 @@ class _XmlReader:
             self._start_inline(name, values)
         elif self.unit:
             self._start_in_unit(self.unit, parent, name, values)
-        elif name in UNITS[self.format]:
+        elif name in UNIT_ELEMENTS[self.format]:
             self.unit = self._new_unit(name, prefix, values)
         elif name == "header":
             self.header_language = values.get("srclang", "")
@@ -348,7 +348,7 @@ class _XmlReader:
         return unit
 
     def _start_in_unit(self, unit: _Unit, parent: str, name: str, values: dict[str, str]) -> None:
-        if name in TEXTS.get(parent, ()) and unit.segments:
+        if name in TEXT_ELEMENTS.get(parent, ()) and unit.segments:
             self.text, self.text_depth, self.code_depth = [], len(self.names), 0
             if name == "target" and values.get("state") in UNFINISHED_STATES:
                 unit.segments[-1].is_finished = False
@@ -372,7 +372,7 @@ class _XmlReader:
             unit.segments.append(_Texts(values.get("id", ""), language, is_finished))
 
     def _start_inline(self, name: str, values: dict[str, str]) -> None:
-        self.code_depth += bool(self.code_depth) or name in CODE
+        self.code_depth += bool(self.code_depth) or name in CODE_TAGS
         if values.get("ctype") == "lb" or values.get("subType") == "xlf:lb":
             self._add_text("\n")
 

@@ -14,15 +14,15 @@ _UNSPACED_SCRIPT = re.compile(
 
 
 def is_grapheme_extension(character: str) -> bool:
-    """Tell whether it is a mark on the character before it, or joins that to the next."""
+    """Return whether a character is a mark on the one before it, or joins that to the next."""
     return unicodedata.category(character).startswith("M") or character in ZERO_WIDTH_JOINERS
 
 
 def is_unspaced_script(character: str) -> bool:
-    """Tell whether it belongs to a script that puts no spaces between words."""
+    """Return whether a character belongs to a script without spaces between words."""
     return _UNSPACED_SCRIPT.match(character) is not None
 
 
 def is_full_width(character: str) -> bool:
-    """Tell whether it is as wide as a Chinese character."""
+    """Return whether a character is as wide as a Chinese one."""
     return unicodedata.east_asian_width(character) in "WF"

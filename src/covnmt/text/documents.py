@@ -17,7 +17,7 @@ _SIGNS: dict[DocumentFormat, str] = {
 
 
 def markup_size(source: str, document_format: DocumentFormat) -> int:
-    """Count the characters that may be markup: they bound the time that parsing takes."""
+    """Count the characters that may begin markup; the time to parse depends on their number."""
     return sum(map(source.count, _SIGNS[document_format]))
 
 
@@ -27,7 +27,7 @@ def parse_document(source: str, document_format: DocumentFormat) -> Document:
 
 
 def _parser(document_format: DocumentFormat) -> Callable[[str], Document]:
-    """Import the parser of a format, which takes a while: most text is plain."""
+    """Return the parser of a format; imported here, as most text is plain and imports take long."""
     if document_format == "html":
         from covnmt.text.html import parse_html
 

@@ -75,7 +75,8 @@ class LanguageEvidence:
 
     language: str
     codec: Codec
-    # of a vocabulary of two languages: by how many nats the words are likelier in the other one
+    # For a vocabulary that two languages share: how much more probable (in nats) the words of a
+    # text are in the other language. It is subtracted from the log-probability of the text.
     handicap: Callable[[str], float] | None = None
 
 
@@ -105,8 +106,7 @@ class LanguageDetector:
         guesses = [
             LanguageGuess(name, weights[name] / total * known) for name, (_, known) in best.items()
         ]
-        order = sorted(guesses, key=lambda guess: -best[guess.language][0])
-        return sorted(order, key=lambda guess: -guess.confidence)
+        return sorted(guesses, key=lambda guess: (-guess.confidence, -best[guess.language][0]))
 
 
 def _log_probability(text: str, language: str, codec: Codec) -> tuple[float, float]:

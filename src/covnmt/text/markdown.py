@@ -12,11 +12,10 @@ from itertools import pairwise
 from markdown_it import MarkdownIt
 
 from covnmt.text.html import VOID
-from covnmt.text.markup import Document, MarkedText, MarkedTextBuilder
+from covnmt.text.markup import LINE, Document, MarkedText, MarkedTextBuilder
 
-_LINE = re.compile(r"[^\n\r]*(?:\r\n|\n|\r|\Z)")
 _FRONT_MATTER = re.compile(r"(---|\+\+\+)[ \t]*\n.*?\n\1[ \t]*(?:\n|\Z)", re.DOTALL)
-# What is longer is no such markup: else text full of unfinished markup would take long to search.
+# Longer code or link text is read as text: searching for the end of unfinished markup takes long.
 MAX_CODE, MAX_LINK_TEXT = 10_000, 1_000
 _TARGET = r"(?:\([^()]*(?:\([^()]*\)[^()]*)*\)|\[[^\]]*\])?"  # of a link
 _INLINE = re.compile(
@@ -37,7 +36,7 @@ def parse_markdown(source: str) -> Document:
     """Cut Markdown into texts and markup."""
     front_matter = _FRONT_MATTER.match(source)
     start = position = front_matter.end() if front_matter else 0
-    lines = [match.span() for match in _LINE.finditer(source, start)]
+    lines = [match.span() for match in LINE.finditer(source, start)]
     parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
     parts: Document = []
     cell = False
@@ -120,7 +119,10 @@ def _add_markup(builder: MarkedTextBuilder, match: re.Match[str], between: Itera
             builder.close(markup[2:-1].strip().lower(), markup)
         case "tag" if markup[1].isalpha() and not markup.endswith("/>"):
             name = re.split(r"[\s>]", markup[1:], maxsplit=1)[0].lower()
-            (builder.mark if name in VOID else lambda markup: builder.open(name, markup))(markup)
+            if name in VOID:
+                builder.mark(markup)
+            else:
+                builder.open(name, markup)
         case _:
             builder.mark(markup)
 

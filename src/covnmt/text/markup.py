@@ -4,6 +4,7 @@ A document is a list of such texts and of markup between them that stays. After 
 tags are put where the attention says (`inference/documents.py`).
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -12,7 +13,7 @@ MAX_DEPTH = 50  # of nested inline elements; tags of deeper ones are single mark
 
 @dataclass(frozen=True)
 class InlineMark:
-    """Tags around the characters from `start` to `end`; one at a single position has no closing.
+    """Tags around the characters from `start` to `end`; without text inside, `closing` is empty.
 
     `depth` is the number of elements around it.
     """
@@ -26,7 +27,7 @@ class InlineMark:
 
 @dataclass(frozen=True)
 class KeptText:
-    """Characters that stay as they are, such as code, and the markup that shows them."""
+    """Characters that are not translated, such as code; `markup` is how the document has them."""
 
     start: int
     end: int
@@ -163,4 +164,5 @@ def collapse_space(text: str) -> str:
 
 
 SPACE = " \t\r\n\f"  # of HTML
+LINE = re.compile(r"[^\n\r]*(?:\r\n|\n|\r|\Z)")  # with its line break
 _SPACES = str.maketrans(dict.fromkeys(SPACE, " "))

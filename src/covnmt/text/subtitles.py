@@ -1,7 +1,8 @@
-"""Cut subtitles (SRT, and WebVTT, which is alike) into texts to translate and what stays.
+"""Cut subtitles (SRT, and WebVTT, which is alike) into texts to translate and markup that stays.
 
-A subtitle is one text, unless its lines begin with dashes: then each line is somebody else's.
-Times, numbers, tags and positions stay, and the translation of several lines is wrapped to as many.
+A subtitle is one text. If it has several lines and each begins with a dash, they are what different
+people say, and each line is a text. Times, numbers, tags and positions stay. The translation of
+several lines is wrapped to as many.
 """
 
 import re
@@ -12,20 +13,19 @@ from itertools import chain
 
 from covnmt.text.characters import is_unspaced_script
 from covnmt.text.html import html_tokens
-from covnmt.text.markup import Document, MarkedTextBuilder
+from covnmt.text.markup import LINE, Document, MarkedTextBuilder
 
 _TIME = re.compile(r"(?:\d+:)?\d+:\d+[,.]\d+[ \t]*-->")
 _DASH = re.compile(r"[-–—‐][ \t]*")
 _POSITION = re.compile(r"\{\\[^{}]*\}")
 _TAG_OR_CHARACTER = re.compile(r"<[^<>]*>|\{[^{}]*\}|.", re.DOTALL)
-_LINE = re.compile(r"[^\n\r]*(?:\r\n|\n|\r|\Z)")
 
 
 def parse_subtitles(source: str) -> Document:
-    """Cut subtitles into texts and what stays; before the first time there is no text."""
+    """Cut subtitles into texts and markup; nothing before the first time stamp is translated."""
     parts: Document = []
     subtitle: list[str] | None = None  # the lines after a time, up to an empty one
-    for line in _LINE.findall(source):
+    for line in LINE.findall(source):
         if subtitle is not None and line.strip():
             subtitle.append(line)
             continue

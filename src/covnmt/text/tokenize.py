@@ -63,6 +63,11 @@ _CHARACTER_IN_BYTES = re.compile(
 )
 
 
+# For settings added later: they are left out of files while they are off (false or 0), so that
+# older corpora keep the digest that runs store.
+IS_OFF = not_
+
+
 class TokenizerSettings(Settings):
     """How the text of one side is split into tokens."""
 
@@ -73,14 +78,13 @@ class TokenizerSettings(Settings):
     lowercase: bool = Field(False, description="lowercase the text")
     nfkc: bool = Field(False, description="normalize to NFKC: full and half width, ligatures")
     unspaced: bool = Field(False, description="drop spaces, except between ASCII words")
-    # added later: left out by default, so that older corpora keep the digest that runs store
     simplified: bool = Field(
         False,
-        exclude_if=not_,
+        exclude_if=IS_OFF,
         description="turn traditional Chinese characters into simplified ones",
     )
     numerals: bool = Field(
-        False, exclude_if=not_, description="write numbers in digits as (simplified) Chinese"
+        False, exclude_if=IS_OFF, description="write numbers in digits as (simplified) Chinese"
     )
 
 

@@ -2,7 +2,7 @@
 
     id 0          padding
     id 1          UNK, every token that is not in the vocabulary
-    id 2 ...      tokens, the most frequent first
+    id 2 ...      tokens: words with the most frequent first, subwords in their model's order
     the last id   the end symbol
 
 A vocabulary of the paper's size 30,000 has 29,998 tokens and 30,001 ids.
