@@ -59,6 +59,13 @@ def test_the_identity_of_prepared_data_never_changes(tmp_path: Path) -> None:
     assert Corpus.open(tmp_path / "out").identity() == known
 
 
+def test_a_missing_file_is_reported_as_missing(tmp_path: Path) -> None:
+    prepare_corpus(make_settings(tmp_path), tmp_path / "out")
+    (tmp_path / "out" / "train.source.ids").unlink()
+    with pytest.raises(UserError, match=r"train\.source\.ids: missing; make it again"):
+        Corpus.open(tmp_path / "out").split("train")
+
+
 DAMAGE = ["train.source.ids", "train.target.offsets.npy", "train.order.npy"]
 
 

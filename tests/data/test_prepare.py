@@ -57,10 +57,10 @@ def test_a_dev_set_may_have_empty_lines(tmp_path: Path) -> None:
 
 def test_coverage_counts_known_tokens(tmp_path: Path) -> None:
     report = prepare_corpus(make_settings(tmp_path), tmp_path / "out")
-    assert report.splits["train"].coverage == {"source": 100.0, "target": 100.0}
+    assert report.splits["train"].percent_known == {"source": 100.0, "target": 100.0}
     # of the dev source only d, of its target only q is unknown
     assert report.splits["dev"].tokens == {"source": 32, "target": 4}
-    assert report.splits["dev"].coverage == {"source": round(100 * 31 / 32, 2), "target": 75.0}
+    assert report.splits["dev"].percent_known == {"source": round(100 * 31 / 32, 2), "target": 75.0}
 
 
 def test_only_kept_pairs_count_for_the_vocabulary(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_sentencepiece_models_are_trained_per_side_or_jointly(tmp_path: Path, jo
     report = prepare_corpus(plan, tmp_path / "out")
     corpus = Corpus.open(tmp_path / "out")
     assert decoded(corpus, "train") == pairs
-    assert report.splits["train"].coverage == {"source": 100.0, "target": 100.0}
+    assert report.splits["train"].percent_known == {"source": 100.0, "target": 100.0}
     same = corpus.codec("source").vocabulary == corpus.codec("target").vocabulary
     assert same == joint
     assert all(rows <= 61 for rows in report.vocabulary_sizes.values())

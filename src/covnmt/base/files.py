@@ -65,12 +65,13 @@ def refuse_pipe(path: Path, remedy: str = "") -> None:
         raise UserError(f"{path}: cannot be read (a pipe or device, not a file){remedy}")
 
 
-def file_digest(path: Path) -> str:
-    """Return the SHA-256 of a file as it is, compressed or not."""
+def file_digest(path: Path, algorithm: str = "sha256") -> str:
+    """Return the digest of a file as it is, compressed or not; never used for security."""
     if path.is_fifo():
         raise UserError(f"{path}: a pipe, which can be read only once; write it to a file first")
     with _explain_read_errors(path), path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+        digest = hashlib.file_digest(stream, lambda: hashlib.new(algorithm, usedforsecurity=False))
+        return digest.hexdigest()
 
 
 def read_blocks(path: Path) -> Iterator[bytes]:

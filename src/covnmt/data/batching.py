@@ -3,8 +3,10 @@
 So a resumed run continues with the batch that would have come next. Training batches come in
 blocks: the paper's pools (docs/paper-to-code.md, section 1.1), or shards of the shuffled corpus
 sorted into buckets of similar length. A block is a pure function of its number, made from its own
-pairs alone, so neither the start of a run nor its memory depends on the size of the corpus.
-Letters: B pairs, J source and I target positions, both with the end symbol.
+pairs alone. The start of a run and its memory do not depend on the size of the corpus, unless
+`data.max_length` is below that of `prepare`: then the lengths of all pairs are read first.
+
+Notation: B pairs, J source and I target positions, both with the end symbol.
 """
 
 from collections import deque
@@ -147,7 +149,10 @@ def evaluation_batches(split: Split, batch_size: int) -> Iterator[IntArray]:
 def train_batches(
     split: Split, config: DataConfig, seed: int, start: BatchPosition = FIRST_POSITION
 ) -> Iterator[PlannedBatch]:
-    """Yield training batches from `start` on, endlessly; past a block, counting continues."""
+    """Yield training batches from `start` on, endlessly.
+
+    If `start.batch` is beyond its block, the surplus is skipped in the next blocks.
+    """
     batching = build_batching(split, config, seed)
     skip = start.batch
     for number in count(start.block):

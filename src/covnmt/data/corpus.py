@@ -52,16 +52,20 @@ ENTRIES_PER_CHUNK = 1 << 20  # of arrays that are verified
 class SplitReport(Settings):
     """What `prepare` did with one split."""
 
+    model_config = ConfigDict(validate_by_name=True, serialize_by_alias=True)
+
     read: int
     kept: Annotated[int, Field(ge=0)]
     dropped: dict[DropReason, int]
     tokens: dict[Side, int]
-    coverage: dict[Side, float] = Field(description="percent of tokens in the vocabulary")
+    percent_known: dict[Side, float] = Field(
+        alias="coverage", description="percent of tokens in the vocabulary"
+    )
 
     def __str__(self) -> str:
         dropped = f"dropped: {format_dropped(self.dropped) or 'none'}"
         sides = [
-            f"{self.tokens[side]:,} {side} tokens, {self.coverage[side]}% in the vocabulary"
+            f"{self.tokens[side]:,} {side} tokens, {self.percent_known[side]}% in the vocabulary"
             for side in SIDES
         ]
         return "; ".join([f"{self.kept:,} of {self.read:,} pairs", dropped, *sides])
@@ -258,7 +262,9 @@ def _open_sentences(
     path = Path(f"{stem}.ids")
     dtype = id_dtype(vocabulary_size)
     expected = int(offsets[-1]) * dtype.itemsize
-    size = path.stat().st_size if path.exists() else 0
+    if not path.exists():
+        raise UserError(f"{path}: missing; {REMEDY}")
+    size = path.stat().st_size
     if size != expected:
         raise UserError(f"{path}: has {size} bytes instead of {expected}; {REMEDY}")
     if not expected:  # an empty file cannot be mapped

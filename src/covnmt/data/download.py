@@ -4,7 +4,6 @@ An interrupted download is resumed, which neither pooch nor sacreBLEU's download
 written under a name from inside an archive, so an archive cannot write outside of its directory.
 """
 
-import hashlib
 import lzma
 import math
 import tarfile
@@ -21,7 +20,7 @@ from urllib.request import Request, urlopen
 from covnmt import __version__
 from covnmt.base.console import log, track
 from covnmt.base.errors import UserError
-from covnmt.base.files import atomic_write, open_decompressed
+from covnmt.base.files import atomic_write, file_digest, open_decompressed
 
 MEBIBYTE = 1 << 20
 TIMEOUT_SECONDS = 30.0
@@ -63,16 +62,17 @@ def download_verified(file: PublishedFile, path: Path) -> str:
     """Download a file to `path` unless it is there, verify it, and return its SHA-256."""
     if not path.exists():
         _download(file.address, path)
-    sha256 = _checksum(path, "sha256")
+    sha256 = file_digest(path)
     if file.checksum is None:
         log(f"{path}: sha256 {sha256} (no published checksum to compare with)")
         return sha256
     algorithm, _, expected = file.checksum.partition(":")
-    actual = _checksum(path, algorithm)
+    actual = sha256 if algorithm == "sha256" else file_digest(path, algorithm)
     if actual != expected:
+        remedy = _set_aside(path)
         raise UserError(
             f"{path}: {algorithm} is {actual} instead of {expected}, so this is not the published "
-            f"file; {_set_aside(path)}"
+            f"file; {remedy}"
         )
     return sha256
 
@@ -90,14 +90,9 @@ def extract_members(path: Path, members: Collection[str], directory: Path) -> di
                 copy.writelines(_read_limited(stream))
     except DAMAGE_ERRORS as error:
         reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(":")
-        raise UserError(f"{path}: damaged ({reason}); {_set_aside(path)}") from None
+        remedy = _set_aside(path)
+        raise UserError(f"{path}: damaged ({reason}); {remedy}") from None
     return extracted
-
-
-def _checksum(path: Path, algorithm: str) -> str:
-    with path.open("rb") as stream:
-        digest = hashlib.file_digest(stream, lambda: hashlib.new(algorithm, usedforsecurity=False))
-    return digest.hexdigest()
 
 
 def _set_aside(path: Path) -> str:

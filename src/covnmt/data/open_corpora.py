@@ -271,10 +271,10 @@ def _extract_texts(corpus: OpenCorpus, download: Path, folder: Path) -> dict[str
         members = {n.partition("/")[2]: n for n in names if n.partition("/")[0] == file.name}
         for member, path in extract_members(download / file.name, members, folder).items():
             texts[members[member]] = path
-    for name in sorted(names - set(texts)):
+    if missing := sorted(names - set(texts)):
         raise UserError(
-            f"{download}/{name}: missing, or not a plain file: the published files have changed, "
-            f"see {corpus.home}"
+            f"{download}/{missing[0]}: missing, or not a plain file: the published files have "
+            f"changed, see {corpus.home}"
         )
     return texts
 

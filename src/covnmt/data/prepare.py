@@ -53,7 +53,8 @@ from covnmt.text.vocabulary import (
 
 SHUFFLED_IN_MEMORY = 1 << 21  # pairs; more of them are first distributed to files
 NUMBERS_PER_CHUNK = 1 << 20
-CLOSED_VOCABULARY = 1000  # types; languages of fewer, such as synthetic ones, have no others
+# A side with fewer different words, such as a synthetic language, has no unknown words either.
+CLOSED_VOCABULARY = 1000
 
 
 def prepare_corpus(
@@ -111,12 +112,12 @@ def _reuse(
     """Return the report of a directory if it was made with the same settings from the same text."""
     corpus = Corpus.open(output)
     require_same_settings(
-        _identity(corpus.report.settings, corpus.report.inputs),
-        _identity(settings, inputs),
+        _settings_and_inputs(corpus.report.settings, corpus.report.inputs),
+        _settings_and_inputs(settings, inputs),
         f"{output}: already contains a corpus made",
         "choose another directory, or use --overwrite",
     )
-    for name in corpus.report.splits:
+    for name in corpus.report.splits:  # opening a split and reading its text verifies the files
         split = corpus.split(name)
         if name != "train":
             for side in SIDES:
@@ -124,7 +125,7 @@ def _reuse(
     return corpus.report.model_copy(update={"reused": True})
 
 
-def _identity(
+def _settings_and_inputs(
     settings: PrepareSettings, inputs: Mapping[SplitName, tuple[str, ...]]
 ) -> dict[str, Any]:
     """Return all that the result depends on: the content of the text files, not their paths."""
@@ -203,8 +204,10 @@ def _write_codecs(
             frequent = _without_rare_words(counts[side], settings, side)
             size = settings.vocabulary_size(side)
             vocabularies[side] = Vocabulary.from_counts(frequent, size)
-        tokenizer = build_tokenizer(settings.tokenizer(side), model)
-        Codec(settings.tokenizer(side), tokenizer, vocabularies[side], model).save(output, side)
+        tokenizer = build_tokenizer(settings.tokenizer_settings(side), model)
+        Codec(settings.tokenizer_settings(side), tokenizer, vocabularies[side], model).save(
+            output, side
+        )
     return vocabularies
 
 
@@ -237,7 +240,7 @@ def _train_subwords(settings: PrepareSettings, work: Path) -> dict[Side, Path | 
     """Train a sentencepiece model for each side that needs one; joint sides share it."""
     models: dict[Side, Path | None] = {"source": None, "target": None}
     for side in SIDES:
-        if settings.tokenizer(side).kind != "sentencepiece":
+        if settings.tokenizer_settings(side).kind != "sentencepiece":
             continue
         if settings.joint and side == "target":
             models[side] = models["source"]
@@ -253,7 +256,7 @@ def _train_subwords(settings: PrepareSettings, work: Path) -> dict[Side, Path | 
             settings.seed,
             settings.open_vocabulary,
             MAX_SUBWORD_LENGTH_UNSPACED
-            if settings.tokenizer(side).unspaced
+            if settings.tokenizer_settings(side).unspaced
             else MAX_SUBWORD_LENGTH,
         )
     return models
@@ -263,7 +266,7 @@ def _read_training_lines(settings: PrepareSettings, sides: Iterable[Side]) -> It
     for side in sides:
         for pair in settings.train:
             for line in files.read_lines(pair[SIDES.index(side)]):
-                yield clean_line(line, settings.tokenizer(side))
+                yield clean_line(line, settings.tokenizer_settings(side))
 
 
 def _dropped(tally: Counter[str]) -> dict[DropReason, int]:
@@ -332,7 +335,7 @@ def _encode(
         kept=tally["kept"],
         dropped=_dropped(tally),
         tokens={side: tokens[side] for side in SIDES},
-        coverage={s: round(100 * (1 - unknown[s] / max(tokens[s], 1)), 2) for s in SIDES},
+        percent_known={s: round(100 * (1 - unknown[s] / max(tokens[s], 1)), 2) for s in SIDES},
     )
 
 

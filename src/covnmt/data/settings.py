@@ -3,7 +3,6 @@
 They have a module of their own, without NumPy: the command line makes its options from them.
 """
 
-from operator import not_
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
@@ -11,7 +10,7 @@ from pydantic import Field, model_validator
 
 from covnmt.base.config import Count, PositiveInt, Settings
 from covnmt.text.codec import Side
-from covnmt.text.tokenize import TokenizerSettings
+from covnmt.text.tokenize import IS_OFF, TokenizerSettings
 
 SplitName = Literal["train", "dev", "test"]
 SPLIT_NAMES: tuple[SplitName, ...] = get_args(SplitName)
@@ -38,9 +37,9 @@ class PrepareSettings(Settings):
     )
     min_count: Count = Field(
         0,
-        exclude_if=not_,
-        description="least occurrences of a word of the vocabulary; 0: once, but "
-        "twice where every word would fit and the unknown word would never be trained",
+        exclude_if=IS_OFF,
+        description="least occurrences of a word of the vocabulary; 0: automatic: 1, or 2 if "
+        "the unknown word would otherwise never be trained",
     )
     max_length: PositiveInt = Field(80, description="longest side of a training pair, in tokens")
     max_ratio: Annotated[float, Field(ge=0)] = Field(
@@ -64,7 +63,7 @@ class PrepareSettings(Settings):
                 raise ValueError(f"joint needs the same {what}, not {source} and {target}")
         return self
 
-    def tokenizer(self, side: Side) -> TokenizerSettings:
+    def tokenizer_settings(self, side: Side) -> TokenizerSettings:
         """Return the tokenizer settings of one side."""
         return self.source if side == "source" else self.target
 

@@ -95,7 +95,7 @@ def tokenize_file_pair(pair: FilePairTask) -> dict[str, int]:
 
 
 def _tokenize(pair: FilePairTask) -> Iterator[tuple[list[str], list[str]]]:
-    source, target = (pair.settings.tokenizer(side) for side in SIDES)
+    source, target = (pair.settings.tokenizer_settings(side) for side in SIDES)
     source_tokenizer = build_tokenizer(source, pair.spm_models["source"])
     target_tokenizer = build_tokenizer(target, pair.spm_models["target"])
     for source_line, target_line in files.read_parallel_lines(*pair.paths):
