@@ -8,7 +8,7 @@ from typing import NamedTuple
 from covnmt.base.console import warn
 from covnmt.inference.domain import DomainMonitor
 from covnmt.inference.omissions import CheckedPair, OmissionReport, SkippedPair
-from covnmt.text.bilingual_files import Place
+from covnmt.text.bilingual_files import NotePosition
 
 NOT_A_TRANSLATION = "NOT A TRANSLATION"
 MIN_UNRELATED = 3  # pairs, to suspect that the sides were exchanged or shifted
@@ -36,7 +36,7 @@ def findings(report: OmissionReport | SkippedPair) -> Iterator[Finding]:
         yield Finding("OMISSION", omission.probability, omission.text)
 
 
-def notes(pairs: Iterable[CheckedPair]) -> Iterator[tuple[Place, str]]:
+def notes(pairs: Iterable[CheckedPair]) -> Iterator[tuple[NotePosition, str]]:
     """Yield the findings as notes, with their places in the file that the pairs come from."""
     for pair, report in pairs:
         if pair.place:

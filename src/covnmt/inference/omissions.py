@@ -36,7 +36,7 @@ from covnmt.inference.omission_features import (
 )
 from covnmt.inference.text_units import token_text
 from covnmt.inference.translate import Translation
-from covnmt.text.bilingual_files import Place
+from covnmt.text.bilingual_files import NotePosition
 
 OmissionKind = Literal["line", "sentence", "clause", "phrase", "word"]
 
@@ -71,7 +71,7 @@ class TextPair(NamedTuple):
     id: str  # where they come from: the number of a line, or the id of a unit
     source: str
     target: str
-    place: Place | None = None  # for notes, in a file that can have some
+    place: NotePosition | None = None  # for notes, in a file that can have some
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ CHARSET = re.compile(rb"charset=([\w.:-]+)", re.IGNORECASE)
 PO_LINE = re.compile(r"\(line (\d+)\)")
 
 
-class Place(NamedTuple):
+class NotePosition(NamedTuple):
     """Where in a file notes on a segment belong, and what is written around them."""
 
     offset: int  # bytes from the beginning of the file, decompressed
@@ -74,7 +74,7 @@ class Segment(NamedTuple):
     target: str
     line: int  # where it begins in the file
     is_finished: bool = True  # translated, and not marked as preliminary
-    place: Place = Place(0)
+    place: NotePosition = NotePosition(0)
 
 
 def bilingual_format(path: Path, name: str | None = None) -> BilingualFormat:
@@ -102,9 +102,9 @@ def read_segments(
     return _XmlReader(path, file_format, languages).segments()
 
 
-def write_with_notes(path: Path, copy: Path, notes: Iterable[tuple[Place, str]]) -> None:
+def write_with_notes(path: Path, copy: Path, notes: Iterable[tuple[NotePosition, str]]) -> None:
     """Write a copy of a PO, TMX or XLIFF file with notes on its segments."""
-    at_offset: dict[int, list[tuple[Place, str]]] = {}
+    at_offset: dict[int, list[tuple[NotePosition, str]]] = {}
     for place, note in notes:
         at_offset.setdefault(place.offset, []).append((place, note))
     waiting, position = sorted(at_offset.items(), reverse=True), 0
@@ -122,7 +122,7 @@ def write_with_notes(path: Path, copy: Path, notes: Iterable[tuple[Place, str]])
             output.write(_render_notes(here))
 
 
-def _render_notes(notes: Sequence[tuple[Place, str]]) -> bytes:
+def _render_notes(notes: Sequence[tuple[NotePosition, str]]) -> bytes:
     """Return notes on one place; each is a line of text."""
     place = notes[0][0]
     is_xml = "<" in place.opening
@@ -162,7 +162,7 @@ def _read_po(path: Path) -> Iterator[Segment]:
         if entry.obsolete or not entry.msgid:
             continue
         offset = offsets[min(max(entry.linenum, 1), len(offsets)) - 1]
-        place = Place(offset, "# covnmt: ", newline, encoding=encoding)
+        place = NotePosition(offset, "# covnmt: ", newline, encoding=encoding)
         pairs = [(entry.msgid, entry.msgstr)]
         if entry.msgid_plural:
             forms = [text for _, text in sorted(entry.msgstr_plural.items())]
@@ -208,7 +208,7 @@ class _Unit:
     prefix: str
     is_finished: bool = True
     source_language: str = ""
-    place: Place | None = None
+    place: NotePosition | None = None
     characters: int = 0
     segments: list["_Texts"] = field(default_factory=list)
 
@@ -307,9 +307,9 @@ class _XmlReader:
             self.unit.place = self._place(opening, f"</{self.unit.prefix}note>")
         self.pending = None
 
-    def _place(self, opening: str, closing: str, first: str = "", last: str = "") -> Place:
+    def _place(self, opening: str, closing: str, first: str = "", last: str = "") -> NotePosition:
         offset = self.parser.CurrentByteIndex
-        return Place(offset, opening, closing, first, last, self.encoding)
+        return NotePosition(offset, opening, closing, first, last, self.encoding)
 
     def _start(self, qualified: str, attributes: dict[str, str]) -> None:
         self._set_pending_place()
@@ -416,7 +416,7 @@ class _XmlReader:
         self.gap = ""
 
     def _finished_segments(self, unit: _Unit) -> Iterator[Segment]:
-        place = unit.place or Place(0)
+        place = unit.place or NotePosition(0)
         if unit.name == "tu":
             source, target = self._choose_languages(unit)
             rows = [("", source, target, True)]
