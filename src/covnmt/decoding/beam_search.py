@@ -100,8 +100,8 @@ def beam_search(
     helps, their hypotheses come back unfinished. The work of a retry is bounded, and those that
     loop are not tried again. `before_step` may raise to interrupt the search.
 
-    `first_results` are those of a first attempt elsewhere, which none of the sentences finished:
-    the search begins with the second attempt.
+    With `first_results`, those of a first attempt that finished none of the sentences, the search
+    begins with the second attempt.
     """
     hypotheses: list[list[Hypothesis]] = list(first_results) or [[] for _ in source_lengths]
     first_attempt = 1 if first_results else 0
