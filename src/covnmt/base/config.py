@@ -204,7 +204,7 @@ class DecodeConfig(Settings):
         1, description="translations per sentence, at most as many as the beam is wide"
     )
     length_rules: bool = Field(
-        True, description="output of half to three times as many tokens as the source"
+        True, description="require half to three times as many target tokens as the source has"
     )
     max_length: PositiveInt = Field(
         500, description="maximum number of target tokens where length_rules is off"
@@ -213,13 +213,16 @@ class DecodeConfig(Settings):
     max_retry_beam: PositiveInt = Field(200, description="widest beam of a retry")
     stop_loops: bool = Field(
         False,
-        description="give up on a sentence whose hypotheses all repeat a few tokens; not on a GPU",
+        description="stop the search of a sentence whose hypotheses all repeat a few tokens, with "
+        "the best one unfinished; ignored on a GPU",
     )
     length_penalty: Annotated[float, Field(ge=0, le=10)] = Field(
         0.0, description="scores are divided by length to this power; 0: off"
     )
     coverage_penalty: Annotated[float, Field(ge=0, le=1000)] = Field(
-        0.0, description="weight of the GNMT coverage penalty; 0: off"
+        0.0,
+        description="weight of the coverage penalty of GNMT, which favors output that covers all "
+        "source tokens; 0: off",
     )
     forbid_unk: bool = Field(False, description="never generate the unknown token")
     replace_unk: bool = Field(
@@ -229,7 +232,9 @@ class DecodeConfig(Settings):
     )
     batch_size: PositiveInt = Field(32, description="sentences translated together")
     max_source: PositiveInt = Field(
-        200, description="source tokens; longer lines are cut, or split on request"
+        200,
+        description="maximum number of source tokens; longer sentences are cut with a warning, or "
+        "split on request",
     )
 
     @model_validator(mode="after")

@@ -299,7 +299,8 @@ DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, or a GPU: cuda
 LinkMethodOption = Annotated[
     Literal["argmax", "argmax_with_end", "threshold"],
     typer.Option(
-        help="how attention becomes links; argmax_with_end: none where the end symbol has more"
+        help="how attention becomes links; argmax_with_end: no link where the end symbol gets more "
+        "attention than any word"
     ),
 ]
 OutputOption = Annotated[

@@ -73,7 +73,10 @@ def serve(
         list[str] | None, typer.Option(help="site whose pages may call this server; repeatable")
     ] = None,
     allow_host: Annotated[
-        list[str] | None, typer.Option(help="name of this server; * for any; repeatable")
+        list[str] | None,
+        typer.Option(
+            help="name by which clients reach this server (Host header); * for any; repeatable"
+        ),
     ] = None,
     wait: Annotated[
         float,

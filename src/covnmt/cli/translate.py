@@ -47,7 +47,8 @@ DecodeOptions = Annotated[
 @expand_settings
 def translate(
     file: Annotated[
-        str | None, typer.Argument(help="file, or a text in quotes; default: standard input")
+        str | None,
+        typer.Argument(help="existing file, or the text itself in quotes; default: standard input"),
     ] = None,
     model: ModelOption = [],  # noqa: B006 (typer makes its own copy)
     out: OutputOption = None,
@@ -60,7 +61,7 @@ def translate(
     ] = None,
     long_lines: Annotated[
         Literal["cut", "split"],
-        typer.Option(help="what to do with sentences longer than --max-source"),
+        typer.Option(help="cut sentences longer than --max-source, or translate them in parts"),
     ] = "cut",
     split_sentences: Annotated[
         bool,
@@ -209,13 +210,15 @@ def check(
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object per line")] = False,
     words: Annotated[
         bool,
-        typer.Option(help="report single words too: slower, and wrong more often"),
+        typer.Option(help="report single words too: slower, with more false alarms"),
     ] = False,
     min_probability: Annotated[
         float,
-        typer.Option(min=0, max=1, help="report findings that are at least so probable"),
+        typer.Option(min=0, max=1, help="report findings with at least this probability"),
     ] = 0.5,
-    max_tokens: Annotated[int, typer.Option(min=1, help="skip pairs with a longer side")] = 100,
+    max_tokens: Annotated[
+        int, typer.Option(min=1, help="skip pairs with more tokens on a side")
+    ] = 100,
     report: Annotated[
         Path | None,
         typer.Option(
@@ -298,7 +301,8 @@ def calibrate(
     other_dev: Annotated[
         list[Path] | None,
         typer.Option(
-            "--other", help="more text to expect: source; the next --other is its translation"
+            "--other",
+            help="other text that you will check: source; the next --other is its translation",
         ),
     ] = None,
     train: Annotated[
@@ -306,9 +310,11 @@ def calibrate(
         typer.Option(help="text for a lexicon: source; the next --train is its translation"),
     ] = None,
     domain: Annotated[
-        str, typer.Option(help="kind of text the model was trained on, for warnings: laws")
+        str, typer.Option(help="kind of text the model was trained on, named in warnings")
     ] = "",
-    pairs: Annotated[int, typer.Option(min=50, help="at most this many of each dev set")] = 400,
+    pairs: Annotated[
+        int, typer.Option(min=50, help="use at most this many pairs of --dev, and of each --other")
+    ] = 400,
 ) -> None:
     """Calibrate `covnmt check` for a model, and build its lexicon: a few minutes on one core."""
     from covnmt.inference.calibrate import calibrate_model

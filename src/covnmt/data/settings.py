@@ -30,10 +30,10 @@ class PrepareSettings(Settings):
         None, description="parallel files for the final score; no pair is dropped"
     )
     source_size: Annotated[int, Field(ge=3)] = Field(
-        30_000, description="vocabulary size: words or subwords, 2 of them reserved"
+        30_000, description="vocabulary size: words or subwords, 2 reserved ones included"
     )
     target_size: Annotated[int, Field(ge=3)] = Field(
-        30_000, description="vocabulary size: words or subwords, 2 of them reserved"
+        30_000, description="vocabulary size: words or subwords, 2 reserved ones included"
     )
     min_count: Count = Field(
         0,
@@ -51,7 +51,8 @@ class PrepareSettings(Settings):
     sentencepiece: Literal["unigram", "bpe"] = Field("unigram", description="kind of subwords")
     open_vocabulary: bool = Field(
         False,
-        description="raw text: sentencepiece with byte fallback, split digits, one character width",
+        description="raw text: sentencepiece with byte fallback and split digits; full-width "
+        "characters become half-width",
     )
     joint: bool = Field(False, description="one vocabulary (and subword model) for both sides")
 
