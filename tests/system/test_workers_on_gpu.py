@@ -35,7 +35,7 @@ from covnmt.training.distributed import World
 from covnmt.base.recipe import load_recipe
 from covnmt.training.loop import train
 dist.init_process_group("gloo")
-world = World(dist.get_rank(), dist.get_world_size(), connected=True)
+world = World(dist.get_rank(), dist.get_world_size(), has_process_group=True)
 train(load_recipe(Path(sys.argv[1])), Path(sys.argv[2]), torch.device("{DEVICE}", 0), world)
 dist.destroy_process_group()
 """

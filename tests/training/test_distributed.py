@@ -31,14 +31,14 @@ def worlds(size: int) -> list[World]:
 
 @given(lengths, sizes)
 def test_every_row_belongs_to_one_rank(rows: np.ndarray, size: int) -> None:
-    shares = [world.rows_of_rank(rows).tolist() for world in worlds(size)]
+    shares = [world.pairs_of_rank(rows).tolist() for world in worlds(size)]
     assert sorted(place for share in shares for place in share) == list(range(len(rows)))
     assert all(share == sorted(share) for share in shares)
 
 
 @given(lengths, sizes)
 def test_ranks_get_similar_numbers_of_rows_and_tokens(rows: np.ndarray, size: int) -> None:
-    shares = [world.rows_of_rank(rows) for world in worlds(size)]
+    shares = [world.pairs_of_rank(rows) for world in worlds(size)]
     sizes = [len(share) for share in shares]
     tokens = [int(rows[share].sum()) for share in shares]
     assert max(sizes) - min(sizes) <= 1
@@ -48,7 +48,7 @@ def test_ranks_get_similar_numbers_of_rows_and_tokens(rows: np.ndarray, size: in
 def test_rows_are_dealt_by_length() -> None:
     """The longest go to ranks 0, 1, 2, the next ones to 2, 1, 0, and so on."""
     rows = np.array([5, 9, 7, 3, 4, 8, 6, 2])
-    assert [world.rows_of_rank(rows).tolist() for world in worlds(3)] == [
+    assert [world.pairs_of_rank(rows).tolist() for world in worlds(3)] == [
         [1, 3, 4],
         [0, 5, 7],
         [2, 6],
@@ -61,7 +61,7 @@ def test_interleave_is_the_inverse_of_shard(items: list[int], size: int) -> None
 
 
 def test_single_process_keeps_everything() -> None:
-    assert SINGLE_PROCESS.rows_of_rank(np.array([3, 9, 3])).tolist() == [0, 1, 2]
+    assert SINGLE_PROCESS.pairs_of_rank(np.array([3, 9, 3])).tolist() == [0, 1, 2]
     assert SINGLE_PROCESS.all_gather("x") == ["x"]
     assert SINGLE_PROCESS.all_reduce_max(1.5, 2) == [1.5, 2]
     with process_group(DEVICE) as (world, device):
@@ -106,7 +106,7 @@ def group_of_one(tmp_path: Path) -> Iterator[None]:
 def test_group_of_one_process_updates_like_a_single_process() -> None:
     """On a GPU over NCCL, with captured backward passes; elsewhere by DistributedDataParallel."""
     exact = CONFIG.model_copy(update={"precision": "fp32"})
-    single, connected = train_step(exact), train_step(exact, world=World(connected=True))
+    single, connected = train_step(exact), train_step(exact, world=World(has_process_group=True))
     for number in range(4):
         batch = small_batch([(3, 4), (5, 2)], seed=number).to(DEVICE)
         for step in (single, connected):
@@ -122,7 +122,10 @@ def test_group_of_one_process_updates_like_a_single_process() -> None:
 
 @pytest.mark.usefixtures("group_of_one")
 def test_bucket_step_updates_like_plain_step() -> None:
-    plain, bucket = train_step(), train_step(world=World(connected=True), reduction="bucket")
+    plain, bucket = (
+        train_step(),
+        train_step(world=World(has_process_group=True), reduction="bucket"),
+    )
     for number in range(3):
         batch = small_batch([(3, 4), (5, 2)], seed=number).to(DEVICE)
         for step in (plain, bucket):
@@ -149,7 +152,7 @@ def test_bf16_bucket_gives_float32_gradients_within_bf16_rounding() -> None:
 @pytest.mark.usefixtures("group_of_one")
 def test_accumulated_gradients_are_all_reduced_once() -> None:
     plain = train_step()
-    parallel = train_step(world=World(connected=True), reduction="overlapped")
+    parallel = train_step(world=World(has_process_group=True), reduction="overlapped")
     assert parallel.data_parallel is not None
     reduced = []
 

@@ -271,6 +271,25 @@ def test_run_stopped_by_a_signal_resumes_bit_identically(
     assert_same(tmp_path / "whole", tmp_path / "parts")
 
 
+def test_ignored_sigint_stays_ignored_after_a_stop_signal(
+    short: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As under nohup, or in a command that a script starts in the background."""
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def stop() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    at_update(1, stop, monkeypatch)
+    try:
+        outcome = train_changed(short, tmp_path)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    assert (outcome.reason, outcome.counters.update) == ("stopped by SIGTERM", 1)
+
+
 def test_second_ctrl_c_ends_at_once(
     short: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,7 +32,7 @@ from covnmt.training import log as training_log
 from covnmt.training import loop as training
 from covnmt.training.log import TrainingLog, open_log
 from covnmt.training.loop import train
-from covnmt.training.state import Counters, TrainingRun, open_run
+from covnmt.training.state import Counters, TrainingRun, last_update, open_run
 from covnmt.training.step import TrainStep
 from tests.model.small import load_model
 from tests.training.runs import CPU, assert_same, at_update, changed, log_of, stop_at, train_changed
@@ -338,6 +338,16 @@ def test_incomplete_or_foreign_checkpoint_is_refused(short: Config, tmp_path: Pa
     shutil.copy(tmp_path / BEST_WEIGHTS, tmp_path / LAST_CHECKPOINT)
     with pytest.raises(UserError, match="not a checkpoint of `covnmt train`"):
         train_changed(short, tmp_path)
+
+
+def test_damaged_metadata_of_a_checkpoint_are_reported(tmp_path: Path) -> None:
+    assert last_update(tmp_path) == 0
+    path = tmp_path / LAST_CHECKPOINT
+    save_tensors(path, {}, {"counters": {"update": 7}})
+    assert last_update(tmp_path) == 7
+    save_tensors(path, {}, {"counters": {"update": "seven"}})
+    with pytest.raises(UserError, match=r"last\.safetensors: damaged: .*counters\.update"):
+        last_update(tmp_path)
 
 
 def test_partial_checkpoint_files_are_removed(short: Config, tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
-"""Training on several GPUs or machines: ranks, their rows of a batch, and how they agree.
+"""Training on several GPUs or machines: ranks, their pairs of a batch, and how they agree.
 
 torchrun starts one process (rank) for each GPU, on one machine or several, and restarts all of them
-when one dies. Every rank holds the whole model and takes its rows of every batch; gradients are
-summed over the ranks (see `step`), so an update equals that of one process with all the rows.
+when one dies. Every rank holds the whole model and takes its pairs of every batch; gradients are
+summed over the ranks (see `step`), so an update equals that of one process with all the pairs.
 """
 
 import logging
@@ -36,18 +36,18 @@ class World:
 
     rank: int = 0
     size: int = 1
-    connected: bool = False  # there is a process group, perhaps of this process alone
+    has_process_group: bool = False  # perhaps of this process alone
 
     @property
     def is_main(self) -> bool:
         """Whether this process writes files and prints."""
         return self.rank == 0
 
-    def rows_of_rank(self, lengths: IntArray) -> IntArray:
-        """Return the indices of this rank's rows, given the tokens in every row of a batch.
+    def pairs_of_rank(self, lengths: IntArray) -> IntArray:
+        """Return the indices of this rank's pairs, given the tokens in every pair of a batch.
 
-        Rows are dealt by length, back and forth: the ranks' numbers of rows differ by at most one,
-        their numbers of tokens by at most one row. Over all ranks every row occurs once.
+        Pairs are dealt by length, back and forth: the ranks' numbers of pairs differ by at most
+        one, their numbers of tokens by at most one pair. Over all ranks every pair occurs once.
         """
         longest_first = np.argsort(-lengths, kind="stable")
         turn = np.arange(len(lengths)) % (2 * self.size)
@@ -60,7 +60,7 @@ class World:
 
     def all_gather(self, value: T) -> list[T]:
         """Return the values of all ranks, in the order of the ranks."""
-        if not self.connected:
+        if not self.has_process_group:
             return [value]
         values: list[Any] = [None] * self.size
         dist.all_gather_object(values, value)
@@ -68,7 +68,7 @@ class World:
 
     def all_reduce_max(self, *values: float) -> list[float]:
         """Return the maximum of each value over all ranks. On the CPU: no GPU is waited for."""
-        if not self.connected:
+        if not self.has_process_group:
             return list(values)
         table = torch.tensor(values, dtype=torch.float64)
         dist.all_reduce(table, dist.ReduceOp.MAX)
@@ -114,7 +114,7 @@ def process_group(device: torch.device) -> Iterator[tuple[World, torch.device]]:
             )
         torch.cuda.set_device(device)
     store, rank, size = next(rendezvous("env://"))
-    world = World(rank, size, connected=True)
+    world = World(rank, size, has_process_group=True)
     # gloo carries objects and numbers on the CPU, so that they never wait for a GPU
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, store=attempt_store(store, world), rank=rank, world_size=size)
@@ -161,7 +161,7 @@ def launch_torchrun(
     """Run `covnmt` in several processes on this machine; return its exit code.
 
     The same as `torchrun --standalone --nproc-per-node WORKERS -m covnmt ...`. When a worker dies,
-    all start again from the last checkpoint, which is that of `last_update`.
+    all start again from the last checkpoint; `last_update` returns its update, for the message.
     """
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError

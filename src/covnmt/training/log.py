@@ -81,7 +81,7 @@ class TrainingLog:
         self.next_line = time.monotonic() + SECONDS_BETWEEN_LINES
 
     def show_if_due(self) -> None:
-        """Show progress within seconds, and every minute, where reports come less often."""
+        """Show progress first after 5 s, then every minute, unless reports are more frequent."""
         if time.monotonic() >= self.next_line:
             self.show()
 
@@ -92,7 +92,7 @@ class TrainingLog:
         yield
         self.since += time.monotonic() - began
 
-    def validation(self, result: ValidationResult, best: bool) -> None:
+    def log_validation(self, result: ValidationResult, best: bool) -> None:
         """Log a validation."""
         self.write({"validation": asdict(result), "best": best})
         self.plot({"dev/loss": result.loss, "dev/bleu": result.bleu})

@@ -43,7 +43,7 @@ from covnmt.training.state import (
 from covnmt.training.step import TrainStep
 from covnmt.training.validation import ValidationResult, validate
 
-# On a GPU batches are padded to multiples of these (pairs, tokens), so that few CUDA graphs do.
+# On a GPU batches are padded to multiples of these (pairs, tokens): few CUDA graphs then suffice.
 PADDED_MULTIPLES = (8, 4)
 
 Limit = Literal["updates", "epochs", "patience", "minutes"]
@@ -135,13 +135,13 @@ def validate_and_keep_best(
         if is_best:
             counters.best, counters.best_update = score, counters.update
             counters.validations_since_best = 0
-            note = {"update": counters.update, "loss": result.loss, "bleu": result.bleu}
-            save_best(run, named_weights(run.model), note)
+            metadata = {"update": counters.update, "loss": result.loss, "bleu": result.bleu}
+            save_best(run, named_weights(run.model), metadata)
         else:
             counters.validations_since_best += 1
         if after_validation:
             after_validation(run, result)
-    log.validation(result, is_best)
+    log.log_validation(result, is_best)
     counters.validation_pending = False
     stop.check_limits()
 
@@ -149,17 +149,22 @@ def validate_and_keep_best(
 @contextmanager
 def ema_weights(run: TrainingRun) -> Iterator[None]:
     """Give the model the averaged weights for a while, if the run has any."""
+    if not run.ema:
+        yield
+        return
     current = {name: weight.clone() for name, weight in named_weights(run.model).items()}
-    if run.ema:
+    try:
         load_weights(run.model, run.ema, run.directory)
-    yield
-    load_weights(run.model, current, run.directory)
+        yield
+    finally:
+        load_weights(run.model, current, run.directory)
 
 
 def batches_by_update(run: TrainingRun) -> Generator[tuple[list[Batch], int], None, None]:
-    """Yield this rank's batches of each update, and the number of target tokens of all ranks.
+    """Move the run's counters, and yield this rank's batches of each update.
 
-    The sequence starts at the counters' position, and is the same for any world size.
+    With them comes the number of target tokens of all ranks. The sequence starts at the counters'
+    position, and is the same for any world size.
     """
     split = run.corpus.split("train")
     multiples = PADDED_MULTIPLES if dispatch.uses_triton(run.device) else (1, 1)
@@ -168,8 +173,8 @@ def batches_by_update(run: TrainingRun) -> Generator[tuple[list[Batch], int], No
 
     def load(plan: PlannedBatch) -> tuple[Batch, int]:
         source, target = split.lengths(plan.indices)
-        rows = plan.indices[run.world.rows_of_rank(source + target)]
-        return read_batch(split, rows, multiples), int((target + 1).sum())
+        pairs = plan.indices[run.world.pairs_of_rank(source + target)]
+        return read_batch(split, pairs, multiples), int((target + 1).sum())
 
     # each batch with the position of the next, where a resumed run would start
     loaded = prefetch(((after, *load(plan)) for plan, after in pairwise(planned)), depth=4)
@@ -182,7 +187,11 @@ def batches_by_update(run: TrainingRun) -> Generator[tuple[list[Batch], int], No
 
 
 def elapsed_share(run: TrainingRun) -> float:
-    """Return the share of its time limit that the run has used, earlier processes included."""
+    """Return the share of its time limit that the run has used, earlier processes included.
+
+    The limit is what earlier processes used plus `train.minutes`: on resuming a run the share
+    falls, and with `cosine_in_time` the learning rate rises again.
+    """
     limit = run.config.train.minutes * 60
     return run.counters.seconds / (run.previous_seconds + limit) if limit else 0.0
 
@@ -256,13 +265,14 @@ class StopCondition:
 def stop_condition(run: TrainingRun) -> Iterator[StopCondition]:
     """Let Ctrl-C and SIGTERM end the run after the current update; a second Ctrl-C ends it at once.
 
-    The first saves a checkpoint, the second does not.
+    The first saves a checkpoint, the second does not. SIGINT stays ignored where it was.
     """
     stop = StopCondition(run)
 
     def handle(number: int) -> None:
         stop.received = number
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if signal.getsignal(signal.SIGINT) not in (signal.SIG_IGN, None):
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
     with handled_signals(handle):
         yield stop

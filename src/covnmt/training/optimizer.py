@@ -124,7 +124,7 @@ class TritonOptimizerStep:
         self.learning_rate, self.ema_new_share = torch.zeros(2, device=device)
         self.updates = torch.zeros((), device=device)
         # weight, first and second moment, averaged weight
-        self.rows: list[tuple[Tensor, Tensor, Tensor, Tensor | None]] = []
+        self.parameter_states: list[tuple[Tensor, Tensor, Tensor, Tensor | None]] = []
         for name, parameter in model.named_parameters():
             state = optimizer.state[parameter]
             self.updates.copy_(state.get("step", self.updates))
@@ -133,7 +133,7 @@ class TritonOptimizerStep:
                 state.setdefault(moment, torch.zeros_like(parameter))
                 for moment in MOMENTS[config.optimizer]
             )
-            self.rows.append((parameter, first, second, ema.get(name)))
+            self.parameter_states.append((parameter, first, second, ema.get(name)))
 
     def prepare(self, update: int, elapsed_share: float = 0.0) -> None:
         factor = learning_rate_factor(update, self.config, elapsed_share)
@@ -145,8 +145,8 @@ class TritonOptimizerStep:
         from covnmt.kernels.triton import optimizer as fused
 
         self.updates += 1
-        rows = [row for row in self.rows if row[0].grad is not None]
-        weights, first, second, ema = zip(*rows, strict=True)
+        states = [state for state in self.parameter_states if state[0].grad is not None]
+        weights, first, second, ema = zip(*states, strict=True)
         gradients = [weight.grad for weight in weights]
         norm = torch.nn.utils.get_total_norm(gradients)
         scalars = fused.UpdateScalars(norm, self.learning_rate, self.updates, self.ema_new_share)

@@ -86,7 +86,7 @@ class Counters(BaseModel):
 
 
 class CheckpointMetadata(BaseModel):
-    """The JSON note in a checkpoint."""
+    """The metadata of a checkpoint."""
 
     counters: Counters
     corpus: str | None = None  # `Corpus.identity`
@@ -136,7 +136,7 @@ def open_run(
         raise UserError(f"{directory}: is a file; --run takes a directory")
     corpus = Corpus.open(config.data.directory)
     dev = DevSet.open(corpus)
-    rows = corpus.report.vocabulary_sizes
+    sizes = corpus.report.vocabulary_sizes
     with lock_run_directory(directory, world):
         if resumed := (directory / LAST_CHECKPOINT).exists():
             require_same_settings(
@@ -149,7 +149,7 @@ def open_run(
         else:
             refuse_model_without_checkpoint(directory)
         log_start(config, corpus, device, world)
-        model = new_model(config, rows["source"], rows["target"]).to(device)
+        model = new_model(config, sizes["source"], sizes["target"]).to(device)
         optimizer = build_optimizer(model, config.train)
         ema = {k: w.clone() for k, w in named_weights(model).items()} if config.train.ema else {}
         run = TrainingRun(config, directory, corpus, dev, model, optimizer, ema, device, world)
@@ -235,19 +235,19 @@ def save_checkpoint(run: TrainingRun, keep: bool = False) -> None:
     tensors[f"{RNG_PREFIX}cpu"] = torch.get_rng_state()
     if run.device.type == "cuda":
         tensors[f"{RNG_PREFIX}cuda"] = torch.cuda.get_rng_state(run.device)
-    note = {"counters": run.counters.model_dump(by_alias=True), "corpus": run.corpus.identity()}
+    metadata = {"counters": run.counters.model_dump(by_alias=True), "corpus": run.corpus.identity()}
     best = run.ema or weights
     if keep and run.config.train.keep:  # before the checkpoint: a crash in between would lose them
         save_recent(run, best, run.config.train.keep)
-    save_signed_tensors(run, LAST_CHECKPOINT, tensors, note)
+    save_signed_tensors(run, LAST_CHECKPOINT, tensors, metadata)
     if run.counters.best is None:
         save_best(run, best, {"update": run.counters.update})
 
 
-def save_best(run: TrainingRun, weights: dict[str, Tensor], note: dict[str, Any]) -> None:
+def save_best(run: TrainingRun, weights: dict[str, Tensor], metadata: dict[str, Any]) -> None:
     """Write the weights that `covnmt translate` loads."""
     if run.world.is_main:
-        save_signed_tensors(run, BEST_WEIGHTS, weights, note)
+        save_signed_tensors(run, BEST_WEIGHTS, weights, metadata)
 
 
 def save_recent(run: TrainingRun, weights: dict[str, Tensor], keep: int) -> None:
@@ -259,25 +259,18 @@ def save_recent(run: TrainingRun, weights: dict[str, Tensor], keep: int) -> None
 
 
 def save_signed_tensors(
-    run: TrainingRun, name: str, tensors: dict[str, Tensor], note: dict[str, Any]
+    run: TrainingRun, name: str, tensors: dict[str, Tensor], metadata: dict[str, Any]
 ) -> None:
     """Write a file of the run, with the signature of the model that its weights belong to."""
-    signed = note | {SIGNATURE_KEY: model_signature(run.description)}
+    signed = metadata | {SIGNATURE_KEY: model_signature(run.description)}
     save_tensors(run.directory / name, tensors, signed)
 
 
 def restore_checkpoint(run: TrainingRun) -> None:
     """Put everything back as it was at the last checkpoint."""
     path = run.directory / LAST_CHECKPOINT
-    tensors, note = load_tensors(path)
-    if "counters" not in note:
-        raise UserError(f"{path}: not a checkpoint of `covnmt train`; choose another run directory")
-    try:
-        metadata = CheckpointMetadata.model_validate(note)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise damaged_checkpoint(path, f"{where}: {first['msg']}") from None
+    tensors, raw_metadata = load_tensors(path)
+    metadata = parse_metadata(raw_metadata, path)
     if metadata.corpus != run.corpus.identity():
         raise UserError(
             f"{path}: saved while training on other data than {run.config.data.directory}; "
@@ -305,11 +298,23 @@ def restore_checkpoint(run: TrainingRun) -> None:
 
 
 def last_update(directory: Path) -> int:
-    """Return the update of a run's last checkpoint; 0 if there is none."""
+    """Return the update of a run's last checkpoint, which is checked as a whole; 0 without one."""
     path = directory / LAST_CHECKPOINT
     if not path.exists():
         return 0
-    return CheckpointMetadata.model_validate(load_tensors(path)[1]).counters.update
+    return parse_metadata(load_tensors(path)[1], path).counters.update
+
+
+def parse_metadata(metadata: dict[str, Any], path: Path) -> CheckpointMetadata:
+    """Check the metadata of a checkpoint."""
+    if "counters" not in metadata:
+        raise UserError(f"{path}: not a checkpoint of `covnmt train`; choose another run directory")
+    try:
+        return CheckpointMetadata.model_validate(metadata)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise damaged_checkpoint(path, f"{where}: {first['msg']}") from None
 
 
 def damaged_checkpoint(path: Path, problem: str) -> UserError:

@@ -61,10 +61,10 @@ class TrainStep:
         if on_gpu and config.precision == "bf16" and not gpu.has_bf16(self.device):
             warn(BF16_IS_EMULATED)
         self.loss: nn.Module = BatchLoss(model, config)
-        self.loss_scale = torch.ones((), device=self.device)
+        self.loss_normalizer = torch.ones((), device=self.device)
         self.nll = torch.zeros((), device=self.device, dtype=torch.float64)
         self.uses_graphs = dispatch.uses_triton(self.device)
-        if reduction is None and world.connected:
+        if reduction is None and world.has_process_group:
             reduction = "bucket" if self.uses_graphs else "overlapped"
         self.data_parallel: DistributedDataParallel | None = None
         self.bucket: GradientBucket | None = None
@@ -81,13 +81,13 @@ class TrainStep:
     ) -> None:
         """Make update number `update` (from 0) from the sum of the batches' gradients.
 
-        The batches are this rank's rows; all ranks together have `target_tokens`. The share of the
+        The batches are this rank's pairs; all ranks together have `target_tokens`. The share of the
         run's time limit that has passed is for the learning-rate schedule.
         """
-        scale = 1.0 / target_tokens if self.config.loss == "token_mean" else 1.0
+        normalizer = 1.0 / target_tokens if self.config.loss == "token_mean" else 1.0
         if self.data_parallel is not None:
-            scale *= self.world.size  # DistributedDataParallel takes the mean over the ranks
-        self.loss_scale.fill_(scale)
+            normalizer *= self.world.size  # DistributedDataParallel takes the mean over the ranks
+        self.loss_normalizer.fill_(normalizer)
         self.world.reseed(self.config.seed, update)
         self.optimizer_step.prepare(update, elapsed_share)
         self.model.train()
@@ -108,7 +108,7 @@ class TrainStep:
             self.bucket.fill()
 
     def backward(self, batches: Sequence[Batch]) -> None:
-        """Leave the summed gradients of the batches in the weights."""
+        """Leave the summed gradients of the batches in the `.grad` of the weights."""
         self.model.zero_grad(set_to_none=True)
         with self.data_parallel.no_sync() if self.data_parallel else nullcontext():
             for batch in batches[:-1]:
@@ -120,7 +120,7 @@ class TrainStep:
         bf16 = uses_bf16(self.config.precision, self.device)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=bf16):
             loss, nll = self.loss(batch)
-        (loss * self.loss_scale).backward()
+        (loss * self.loss_normalizer).backward()
         self.nll += nll
 
     def take_nll(self) -> float:
@@ -156,6 +156,7 @@ class GradientBucket:
     def fill(self) -> None:
         """Copy the gradients of a backward pass into the bucket."""
         gradients = [p.grad.flatten() for p in self.parameters if p.grad is not None]
+        assert len(gradients) == len(self.parameters), "a weight has no gradient"
         torch._foreach_copy_(self.flat.split(self.sizes), gradients)
 
     def all_reduce(self) -> None:
@@ -173,7 +174,7 @@ class CudaGraphCache:
         self.function, self.max_graphs = function, max_graphs
         self.eager_shapes: set[tuple[int, ...]] = set()  # that ran without a graph
         self.captured: dict[tuple[int, ...], tuple[torch.cuda.CUDAGraph, Batch]] = {}
-        self.seconds = 0.0  # spent on shapes that were not captured yet
+        self.capture_seconds = 0.0  # spent on shapes that were not captured yet
 
     def run(self, batch: Batch) -> None:
         """Call the function, by replaying its graph if there is one for this shape."""
@@ -185,7 +186,7 @@ class CudaGraphCache:
             if not may_capture or not self._capture(shape, batch):
                 self.eager_shapes.add(shape)
                 self.function(batch)
-            self.seconds += time.monotonic() - began
+            self.capture_seconds += time.monotonic() - began
         if shape in self.captured:
             graph, static_batch = self.captured[shape]
             static_batch.copy_(batch)
@@ -195,7 +196,7 @@ class CudaGraphCache:
         """Return the number of graphs and the seconds spent on capturing; empty without graphs."""
         if not self.captured:
             return {}
-        return {"graphs": len(self.captured), "warm_up_seconds": round(self.seconds, 1)}
+        return {"graphs": len(self.captured), "warm_up_seconds": round(self.capture_seconds, 1)}
 
     def _capture(self, shape: tuple[int, ...], batch: Batch) -> bool:
         """Record the launches without running them; return whether that worked.
