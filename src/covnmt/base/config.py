@@ -46,12 +46,18 @@ class DataConfig(Settings):
         "tokens: buckets of similar length up to `batch_tokens`, reshuffled every epoch",
     )
     batch_size: PositiveInt = Field(80, description="pairs per batch (paper batching)")
-    pool: PositiveInt = Field(20, description="batches read and sorted together (paper batching)")
+    pool: PositiveInt = Field(
+        20, description="batches read and sorted together (paper batching; Marian: maxi-batch)"
+    )
     batch_tokens: PositiveInt = Field(
         4096,
         description="largest batch in tokens of the longer side, padding included (token batching)",
     )
-    max_length: PositiveInt = Field(80, description="longest side of a training pair, in tokens")
+    max_length: PositiveInt = Field(
+        80,
+        description="pairs with more tokens on a side are skipped in training, if `covnmt prepare` "
+        "has not dropped them already",
+    )
 
 
 class CoverageConfig(Settings):
@@ -68,12 +74,22 @@ class CoverageConfig(Settings):
         "add", description="start at 0 and add, or at 1 and subtract (linguistic, fertility)"
     )
     bias: bool = Field(False, description="give the coverage network biases (tanh and gru)")
-    attention: bool = Field(True, description="feed alpha_ij (tanh and gru)")
-    annotation: bool = Field(True, description="feed h_j (tanh and gru)")
-    state: bool = Field(True, description="feed t, the state that attends (tanh and gru)")
-    previous_context: bool = Field(False, description="also feed s_{i-1} (tanh and gru)")
-    current_context: bool = Field(False, description="also feed s_i (tanh and gru)")
-    energies: bool = Field(False, description="also feed e_ij, before softmax (tanh and gru)")
+    attention: bool = Field(
+        True, description="input of the coverage network: alpha_ij (tanh and gru)"
+    )
+    annotation: bool = Field(True, description="input of the coverage network: h_j (tanh and gru)")
+    state: bool = Field(
+        True, description="input of the coverage network: t, the state that attends (tanh and gru)"
+    )
+    previous_context: bool = Field(
+        False, description="input of the coverage network: s_{i-1} (tanh and gru)"
+    )
+    current_context: bool = Field(
+        False, description="input of the coverage network: s_i (tanh and gru)"
+    )
+    energies: bool = Field(
+        False, description="input of the coverage network: e_ij, before softmax (tanh and gru)"
+    )
 
     @model_validator(mode="after")
     def _options_fit_kind(self) -> "CoverageConfig":
@@ -106,14 +122,15 @@ class ModelConfig(Settings):
         "factorised", description="output layer through `rank` units, or straight from maxout"
     )
     rank: LayerSize = Field(
-        620, description="units q between maxout and the output layer (factorised)"
+        620,
+        description="width q of the factorized output layer: units between maxout and vocabulary",
     )
     tie_target: bool = Field(False, description="share the target embeddings with the output layer")
     dropout: Fraction = Field(0.0, description="on embeddings, annotations and the readout")
     init: Literal["paper", "modern"] = Field(
         "paper",
-        description="paper: docs/paper-to-code.md, section 1.3; modern: Glorot uniform, orthogonal "
-        "recurrences",
+        description="initial weights; paper: docs/paper-to-code.md, section 1.3; modern: Glorot "
+        "uniform, orthogonal recurrences",
     )
     coverage: CoverageConfig = Field(default_factory=lambda: CoverageConfig())
 
@@ -182,11 +199,15 @@ class TrainConfig(Settings):
     validate_beam: BeamWidth = Field(10, description="beam width when translating the dev set")
     validate_lines: Count = Field(0, description="only this many dev lines; 0: all")
     select: Literal["bleu", "loss"] = Field(
-        "bleu", description="criterion of the best model; with equal BLEU the lower loss"
+        "bleu",
+        description="the best model is that with the highest BLEU on the dev set, with equal BLEU "
+        "the lower loss; or that with the lowest loss",
     )
     patience: Count = Field(0, description="stop after this many validations without gain; 0: off")
     checkpoint_every: PositiveInt = Field(1_000, description="updates between checkpoints")
-    keep: Count = Field(0, description="recent checkpoints kept for averaging")
+    keep: Count = Field(
+        0, description="number of last checkpoints whose weights are kept for `covnmt average`"
+    )
     tensorboard: bool = Field(False, description="also write curves for TensorBoard (extra)")
 
     @model_validator(mode="after")
@@ -210,7 +231,9 @@ class DecodeConfig(Settings):
         500, description="maximum number of target tokens where length_rules is off"
     )
     retry: bool = Field(True, description="widen the beam where no hypothesis ends")
-    max_retry_beam: PositiveInt = Field(200, description="widest beam of a retry")
+    max_retry_beam: PositiveInt = Field(
+        200, description="widest beam of a retry; more than 200 changes nothing"
+    )
     stop_loops: bool = Field(
         False,
         description="stop the search of a sentence whose hypotheses all repeat a few tokens, with "
@@ -274,11 +297,11 @@ def flatten_keys(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def describe_keys(
-    kind: type[Settings] = Config, prefix: str = ""
+    settings_class: type[Settings] = Config, prefix: str = ""
 ) -> list[tuple[str, str, str, str]]:
     """Return every key with its choices or type, default and meaning."""
     rows = []
-    for name, field in kind.model_fields.items():
+    for name, field in settings_class.model_fields.items():
         default = field.get_default(call_default_factory=True)
         if isinstance(default, Settings):
             rows += describe_keys(type(default), prefix=f"{prefix}{name}.")
@@ -292,54 +315,58 @@ def describe_keys(
 
 
 def validate_settings(
-    kind: type[AnySettings],
+    settings_class: type[AnySettings],
     values: Any,
-    prefix: Callable[[Sequence[str]], str] = lambda location: "",
+    describe_origin: Callable[[Sequence[str]], str] = lambda location: "",
 ) -> AnySettings:
     """Build settings from values; one error lists every problem with its key.
 
-    `prefix` begins each line, given the location of the problem: where its value comes from.
+    `describe_origin` begins each line: given the location of the problem, it says where the value
+    comes from.
     """
     try:
-        return kind.model_validate(values)
+        return settings_class.model_validate(values)
     except ValidationError as error:
         problems = []
         for problem in error.errors():
             location = [str(key) for key in problem["loc"]]
-            problems.append(prefix(location) + _explain(dict(problem), ".".join(location), kind))
+            message = _explain(dict(problem), ".".join(location), settings_class)
+            problems.append(describe_origin(location) + message)
         raise UserError("\n".join(problems)) from None
 
 
 def read_settings(
-    path: Path, kind: type[AnySettings], remedy: str = "make it again"
+    path: Path, settings_class: type[AnySettings], remedy: str = "make it again"
 ) -> AnySettings:
     """Read settings from JSON; an error names file, key and remedy."""
-    return parse_settings(read_bytes(path, remedy), path, kind, remedy)
+    return parse_settings(read_bytes(path, remedy), path, settings_class, remedy)
 
 
-def parse_settings(content: bytes, path: Path, kind: type[AnySettings], remedy: str) -> AnySettings:
+def parse_settings(
+    content: bytes, path: Path, settings_class: type[AnySettings], remedy: str
+) -> AnySettings:
     """Read settings from the content of a JSON file."""
     tree = parse_json(content, path)
     try:
-        return validate_settings(kind, tree, lambda location: f"{path}: damaged: ")
+        return validate_settings(settings_class, tree, lambda location: f"{path}: damaged: ")
     except UserError as error:
         raise UserError(f"{error}; {remedy}") from None
 
 
-def _explain(problem: dict[str, Any], key: str, kind: type[Settings]) -> str:
+def _explain(problem: dict[str, Any], key: str, settings_class: type[Settings]) -> str:
     """Put a problem that pydantic found into one line."""
     if problem["type"] == "extra_forbidden":
-        nearest = _nearest_key(key, kind, group=isinstance(problem["input"], dict))
-        list_keys = "; `covnmt recipe keys` lists them all" if kind is Config else ""
+        nearest = _nearest_key(key, settings_class, group=isinstance(problem["input"], dict))
+        list_keys = "; `covnmt recipe keys` lists them all" if settings_class is Config else ""
         return f"unknown key {key}{f'; did you mean {nearest}?' if nearest else list_keys}"
     message = str(problem["msg"]).removeprefix("Value error, ")
     value = "" if isinstance(problem["input"], dict) else f", not {problem['input']!r}"
     return f"{key + ': ' if key else ''}{message}{value}"
 
 
-def _nearest_key(key: str, kind: type[Settings], group: bool) -> str | None:
+def _nearest_key(key: str, settings_class: type[Settings], group: bool) -> str | None:
     """Guess which key, or group of keys, was meant; the last part counts most."""
-    candidates = [name for name, *_ in describe_keys(kind)]
+    candidates = [name for name, *_ in describe_keys(settings_class)]
     if group:
         candidates = sorted({name.rpartition(".")[0] for name in candidates})
 

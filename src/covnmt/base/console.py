@@ -21,7 +21,7 @@ from rich.text import Text
 T = TypeVar("T")
 
 
-class BrokenPipeTolerantConsole(Console):
+class FailureTolerantConsole(Console):
     """A console that falls silent, without stopping the work, when it cannot be written to.
 
     Ctrl-C ends the `tee` of `covnmt train ... 2>&1 | tee log` before the run is saved, a terminal
@@ -42,7 +42,7 @@ class BrokenPipeTolerantConsole(Console):
 # Messages and progress go to standard error. Standard output carries results, whose lines are not
 # wrapped in a file or a pipe. Brackets in a name are not markup, words between colons not emoji.
 NON_TERMINAL_WIDTH = 1000
-stderr_console = BrokenPipeTolerantConsole(stderr=True, emoji=False)
+stderr_console = FailureTolerantConsole(stderr=True, emoji=False)
 stdout_console = Console(
     soft_wrap=True,
     markup=False,

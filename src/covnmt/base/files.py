@@ -118,28 +118,32 @@ def read_lines(path: Path) -> Iterator[str]:
         yield from decode_lines(stream, str(path))
 
 
-def is_file_path(path: Path | str | None) -> TypeGuard[Path]:
-    """Tell whether a path names a file; none, or "-", is standard input or output, a str text."""
-    return isinstance(path, Path) and str(path) != "-"
+def is_file_path(source: Path | str | None) -> TypeGuard[Path]:
+    """Tell whether a source of text is a file.
+
+    A Path is a file, except "-": that, like None, is standard input or output. A str is no name
+    of a file but the text itself.
+    """
+    return isinstance(source, Path) and str(source) != "-"
 
 
 @contextmanager
-def open_input(path: Path | str | None) -> Iterator[tuple[IO[bytes], str]]:
-    """Open a file, standard input or a text; also yields the name for messages."""
-    if isinstance(path, str):
-        yield io.BytesIO(path.encode("utf-8", "surrogateescape")), "the text"
-    elif is_file_path(path):
-        with open_decompressed(path) as stream:
-            yield stream, str(path)
+def open_input(source: Path | str | None) -> Iterator[tuple[IO[bytes], str]]:
+    """Open a file, standard input or a text (see `is_file_path`), with a name for messages."""
+    if isinstance(source, str):
+        yield io.BytesIO(source.encode("utf-8", "surrogateescape")), "the text"
+    elif is_file_path(source):
+        with open_decompressed(source) as stream:
+            yield stream, str(source)
     elif sys.stdin is None:
         raise UserError("standard input is closed: name a file, or pipe text in")
     else:
         yield sys.stdin.buffer, "standard input"
 
 
-def read_input_lines(path: Path | str | None) -> Iterator[str]:
-    """Yield the lines of a file, of standard input or of a text."""
-    with open_input(path) as (stream, name):
+def read_input_lines(source: Path | str | None) -> Iterator[str]:
+    """Yield the lines of a file, of standard input or of a text; see `is_file_path`."""
+    with open_input(source) as (stream, name):
         yield from decode_lines(stream, name)
 
 
@@ -202,7 +206,8 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     """Open a binary stream whose content becomes `path` if the block ends without an exception.
 
     If `path` is a link, the file behind it is replaced. Devices and pipes cannot be replaced and
-    are written to directly.
+    are written to directly. Every OSError of the block is reported as one of writing this file: a
+    block that also reads handles errors of reading itself.
     """
     unchanged = "; the previous content is unchanged"
     try:

@@ -1,9 +1,12 @@
 """Map a function over items in worker processes; items of a worker that dies are retried.
 
-The function must have the same effect however often it is called with the same item. Then every
-item gives exactly one result, whichever workers die. Items are taken only as workers have room for
-them, so there may be more of them than fit in memory, and results are passed on while the next item
-has not come yet, as when standard input pauses. joblib and loky promise none of the three.
+The function must have the same effect however often it is called with the same item. Then:
+
+1. Every item gives exactly one result, whichever workers die.
+2. Items are taken only as workers have room for them: there may be more than fit in memory.
+3. Results are passed on while the next item has not come yet, as when standard input pauses.
+
+joblib and loky promise none of these.
 """
 
 import multiprocessing
@@ -53,7 +56,7 @@ class Chunk(NamedTuple, Generic[T]):
 
     first: int  # from 0
     lines: list[T]
-    paused: bool = False  # the input had no further line ready
+    paused: bool = False  # by `input_chunks`: no further line was ready
 
     def __str__(self) -> str:
         return f"lines {self.first + 1:,} to {self.first + len(self.lines):,}"
@@ -275,7 +278,7 @@ def _start_executor(workers: int) -> ProcessPoolExecutor:
 
 
 def _begin_worker(ranks: "SimpleQueue[WorkerRank]") -> None:
-    """Take a rank, and die quietly of Ctrl-C, which the parent process handles."""
+    """Take a rank, and exit on Ctrl-C without a traceback: the parent process handles it."""
     global _worker_rank
     _worker_rank = ranks.get()
     exit_with_parent()

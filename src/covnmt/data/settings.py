@@ -41,7 +41,9 @@ class PrepareSettings(Settings):
         description="least occurrences of a word of the vocabulary; 0: automatic: 1, or 2 if "
         "the unknown word would otherwise never be trained",
     )
-    max_length: PositiveInt = Field(80, description="longest side of a training pair, in tokens")
+    max_length: PositiveInt = Field(
+        80, description="training pairs with more tokens on a side are dropped"
+    )
     max_ratio: Annotated[float, Field(ge=0)] = Field(
         0.0, description="longer side over shorter side of a training pair; 0: any"
     )
