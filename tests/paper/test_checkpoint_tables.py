@@ -11,8 +11,8 @@ from covnmt.paper.checkpoint_tables import (
     block_interval,
     checkpoint_differences_table,
     checkpoint_means_table,
-    course_table,
-    mean_and_deviation,
+    format_mean_and_deviation,
+    gain_over_training_table,
     paired_difference,
 )
 from covnmt.paper.results import CheckpointScores
@@ -80,9 +80,9 @@ def test_interval_with_few_checkpoints_lies_within_their_range() -> None:
 
 def test_deviation_is_that_within_runs() -> None:
     runs = [run("gru10", 1, [10.0, 12.0]), run("gru10", 2, [30.0, 32.0])]
-    assert mean_and_deviation(runs, BLEU) == "21.00 ± 1.41"
-    assert mean_and_deviation(runs[:1], AER) == "70.00 ± 0.00"
-    assert mean_and_deviation([run("gru10", 1, [5.0], aer=None)], AER) == "-"
+    assert format_mean_and_deviation(runs, BLEU) == "21.00 ± 1.41"
+    assert format_mean_and_deviation(runs[:1], AER) == "70.00 ± 0.00"
+    assert format_mean_and_deviation([run("gru10", 1, [5.0], aer=None)], AER) == "-"
 
 
 def test_tables_show_systems_in_the_papers_order_and_variants_next_to_their_own_baseline() -> None:
@@ -108,7 +108,7 @@ def test_tables_show_systems_in_the_papers_order_and_variants_next_to_their_own_
 
 def test_course_shows_the_gain_at_every_shared_update() -> None:
     runs = [run("baseline", 1, [10.0, 12.0], aer=75.0), run("gru10", 1, [13.0], first=2)]
-    [row] = rows_of(course_table(runs, "gru10"))
+    [row] = rows_of(gain_over_training_table(runs, "gru10"))
     assert row["updates"] == "2,000"
     assert row["AER of the baseline"] == "75.0"
-    assert course_table(runs[1:], "gru10") == ""
+    assert gain_over_training_table(runs[1:], "gru10") == ""

@@ -9,7 +9,7 @@ import pytest
 from covnmt.evaluation.evaluate import Comparison
 from covnmt.metrics.attention_statistics import CoverageEffect, WordGroup
 from covnmt.paper.checkpoint_tables import BLEU, MEASURES, PairedDifference
-from covnmt.paper.claims import NOT_MEASURED, confidence, verdict, write_claims_page
+from covnmt.paper.claims import NOT_MEASURED, describe_support, verdict, write_claims_page
 from covnmt.paper.results import (
     PartialResult,
     Result,
@@ -132,4 +132,4 @@ def test_verdict_follows_the_interval_and_the_seeds(
 
 def test_confidence_says_whether_seeds_agree() -> None:
     difference = PairedDifference(0.4, (0.1, 0.9), 3.0, 8, 10, 0.1, {1: 0.5, 2: -0.2})
-    assert confidence(difference) == "2 seeds, which disagree; better at 8 of 10 checkpoints"
+    assert describe_support(difference) == "2 seeds, which disagree; better at 8 of 10 checkpoints"

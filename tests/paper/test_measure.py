@@ -14,7 +14,7 @@ from covnmt.base.files import write_lines
 from covnmt.data.corpus import Split
 from covnmt.metrics.bleu import chrf, sacre_bleu
 from covnmt.model.directory import load_config
-from covnmt.paper.measure import score_text, sign_as_lowercased
+from covnmt.paper.measure import mark_lowercased_signatures, score_text
 from covnmt.paper.neural import describe_run
 
 
@@ -22,7 +22,7 @@ def test_scores_of_lowercased_text_are_signed_as_sacrebleu_does() -> None:
     output = ["The cat sat on A mat today", "Kyoto is old"]
     references = ["the Cat sat on a Mat Today .", "kyoto Is Very old"]
     lower = [[line.lower() for line in lines] for lines in (output, references)]
-    ours = sign_as_lowercased([score(lower[0], [lower[1]]) for score in (sacre_bleu, chrf)])
+    ours = mark_lowercased_signatures([score(lower[0], [lower[1]]) for score in (sacre_bleu, chrf)])
     for score, metric in zip(ours, (BLEU(lowercase=True), CHRF(lowercase=True)), strict=True):
         assert score.value == pytest.approx(metric.corpus_score(output, [references]).score)
         assert score.signature == str(metric.get_signature())

@@ -75,9 +75,9 @@ def test_relative_change_from_the_baseline(results: list[Result]) -> None:
     assert gru10 is not None
     changed = replace(gru10, scores={"DROP": replace(gru10.scores["AER"], mean=15.0)})
     before = replace(base, scores={"DROP": replace(gru10.scores["AER"], mean=20.0)})
-    assert tables.change_from_baseline(changed, before, "DROP") == "15.00 (-25%)"
-    assert tables.change_from_baseline(changed, None, "DROP").startswith("15.00 [")
-    assert tables.change_from_baseline(changed, before, "REP") == "-"
+    assert tables.format_change_from_baseline(changed, before, "DROP") == "15.00 (-25%)"
+    assert tables.format_change_from_baseline(changed, None, "DROP").startswith("15.00 [")
+    assert tables.format_change_from_baseline(changed, before, "REP") == "-"
 
 
 def test_variants_are_listed_after_what_they_are_compared_with(comparison: Comparison) -> None:

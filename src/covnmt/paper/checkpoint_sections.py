@@ -8,7 +8,7 @@ from covnmt.paper.checkpoint_tables import (
     MeasuredRun,
     checkpoint_differences_table,
     checkpoint_means_table,
-    course_table,
+    gain_over_training_table,
     systems_of,
 )
 from covnmt.paper.experiments import LAST_CHECKPOINTS
@@ -58,10 +58,10 @@ def best_checkpoint_section(summary: Summary) -> str:
     )
 
 
-def course_section(runs: Sequence[MeasuredRun]) -> str:
+def gain_over_training_section(runs: Sequence[MeasuredRun]) -> str:
     """Write the section on the gain along the runs."""
-    courses = [
-        course_table(runs, system)
+    gain_tables = [
+        gain_over_training_table(runs, system)
         for system in systems_of(runs)
         if system.partition("-")[0] == COVERAGE_SYSTEM
     ]
@@ -69,4 +69,8 @@ def course_section(runs: Sequence[MeasuredRun]) -> str:
         "Does coverage gain while attention is poor? Each row compares both systems after the same "
         "number of updates."
     )
-    return page_section("Gain along the runs", note, *filter(None, courses)) if any(courses) else ""
+    return (
+        page_section("Gain along the runs", note, *filter(None, gain_tables))
+        if any(gain_tables)
+        else ""
+    )

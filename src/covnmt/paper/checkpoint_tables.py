@@ -162,7 +162,7 @@ def systems_of(runs: Sequence[MeasuredRun]) -> list[str]:
     return [*(s for s in PAPER_ROWS if s in systems), *(s for s in systems if s not in PAPER_ROWS)]
 
 
-def mean_and_deviation(runs: Sequence[MeasuredRun], measure: CheckpointMeasure) -> str:
+def format_mean_and_deviation(runs: Sequence[MeasuredRun], measure: CheckpointMeasure) -> str:
     """Format the mean over the runs and the standard deviation within them."""
     rows = [values for run in runs if (values := run.values(measure))]
     if not rows:
@@ -184,7 +184,7 @@ def checkpoint_means_table(runs: Sequence[MeasuredRun]) -> str:
                 _label(system),
                 ", ".join(f"{r.seed}{'' if r.finished else ' (unfinished)'}" for r in of_system),
                 f"{min(c[0].update for c in last):,} to {max(c[-1].update for c in last):,}",
-                *(mean_and_deviation(of_system, measure) for measure in MEASURES),
+                *(format_mean_and_deviation(of_system, measure) for measure in MEASURES),
             ]
         )
     return markdown_table(("system", "seeds", "updates", *(m.name for m in MEASURES)), rows)
@@ -225,13 +225,13 @@ def baseline_of(system: str) -> str:
 
 
 def format_difference(difference: PairedDifference | None) -> str:
-    """Format a difference with its interval, and what share of the baseline it is."""
+    """Format a difference with its interval, or a dash."""
     if difference is None:
         return NOTHING
     return f"{difference.mean:+.2f} ({format_interval(difference.interval)})"
 
 
-def course_table(runs: Sequence[MeasuredRun], system: str) -> str:
+def gain_over_training_table(runs: Sequence[MeasuredRun], system: str) -> str:
     """Tabulate gain against AER of the baseline along the runs; empty without both."""
     rows = []
     for run in runs_of(runs, system):

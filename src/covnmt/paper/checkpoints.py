@@ -40,7 +40,7 @@ class CheckpointMeasurement:
     """Measures the model after every validation, and keeps its weights; see `train`."""
 
     def __init__(self, plan: ExperimentPlan, job: ExperimentJob, decode: DecodeConfig) -> None:
-        """Take the decoding settings that the dev set is translated with, but for the beam."""
+        """Decode with `decode`, but for one translation of a line and no retries."""
         self.plan, self.job = plan, job
         # a half-trained model may never end a sentence; retrying with wider beams would take long
         self.decode = decode.model_copy(update={"nbest": 1, "retry": False})
@@ -113,11 +113,11 @@ def read_checkpoint_scores(run: Path, job: ExperimentJob) -> list[CheckpointScor
     )
 
 
-def average_last_weights(run: Path, most: int) -> Path:
-    """Write the mean of the weights that were kept, at most so many, and remove these."""
+def average_last_weights(run: Path, max_checkpoints: int) -> Path:
+    """Write the mean of the last weights that were kept, and remove these."""
     target = run / AVERAGED
     if not (target / BEST_WEIGHTS).exists():
         kept = len(list((run / RECENT).glob("*.safetensors")))
-        average_checkpoints(run, target, min(kept, most))
+        average_checkpoints(run, target, min(kept, max_checkpoints))
     shutil.rmtree(run / RECENT, ignore_errors=True)  # 340 MB each at the paper's size
     return target

@@ -24,7 +24,7 @@ from covnmt.paper.checkpoint_tables import (
     PairedDifference,
     collect_runs,
     format_difference,
-    mean_and_deviation,
+    format_mean_and_deviation,
     paired_difference,
     runs_of,
 )
@@ -101,7 +101,7 @@ class Regime:
         """Compare the checkpoints of a system with the baseline's."""
         return paired_difference(runs_of(self.runs, system), runs_of(self.runs, BASELINE), measure)
 
-    def change(self, system: str, name: str, base_system: str = BASELINE) -> str:
+    def format_change(self, system: str, name: str, base_system: str = BASELINE) -> str:
         """Format the change of a score from another system, over equal seeds; empty without."""
         base = {r.seed: r.score_values for r in self.results if r.system == base_system}
         pairs = [
@@ -112,7 +112,7 @@ class Regime:
         if not pairs:
             return ""
         before, after = (mean(side) for side in zip(*pairs, strict=True))
-        share = percent(100 * (after / before - 1)) if before else ""
+        share = format_percent(100 * (after / before - 1)) if before else ""
         summary = self.find(system)
         interval = summary.gain_interval if summary and name == PAPER_BLEU else None
         bounds = f" ({format_interval(interval)})" if interval and base_system == BASELINE else ""
@@ -136,27 +136,27 @@ class Claim:
     measure: CheckpointMeasure
     score: str  # its name in results
 
-    def row(self, original: Regime, modern: Regime) -> list[str]:
+    def row(self, original: Regime, adamw: Regime) -> list[str]:
         """Return the row of the table."""
         paired = original.paired(self.system, self.measure)
-        finished = original.change(self.system, self.score)
+        finished = original.format_change(self.system, self.score)
         cells = []
         if paired:
-            cells.append(f"(b) {format_difference(paired)}{percent(paired.relative)}")
+            cells.append(f"(b) {format_difference(paired)}{format_percent(paired.relative)}")
         if finished:
             cells.append(f"(c) {finished}")
         return [
             self.text,
             self.published,
             "; ".join(cells) or NOT_MEASURED,
-            modern.change(self.system, self.score) or NOT_MEASURED,
+            adamw.format_change(self.system, self.score) or NOT_MEASURED,
             verdict(paired, self.measure),
-            confidence(paired),
+            describe_support(paired),
         ]
 
 
-def percent(value: float | None) -> str:
-    """Format a relative change."""
+def format_percent(value: float | None) -> str:
+    """Format a relative change, to follow another figure; empty without."""
     return "" if value is None else f", {value:+.0f}%"
 
 
@@ -174,8 +174,8 @@ def verdict(difference: PairedDifference | None, measure: CheckpointMeasure) -> 
     return answer if len(seeds) > 1 else f"{answer}, with one seed"
 
 
-def confidence(difference: PairedDifference | None) -> str:
-    """Say on how much a verdict rests."""
+def describe_support(difference: PairedDifference | None) -> str:
+    """Say how many seeds and checkpoints a verdict rests on."""
     if difference is None:
         return NOTHING
     seeds = len(difference.by_seed)
@@ -201,24 +201,24 @@ def difference_claims() -> Iterator[Claim]:
         published = f"{gain:+.2f} BLEU, {100 * gain / base.bleu:+.0f}%"
         yield Claim(text, published, system, BLEU, PAPER_BLEU)
     row = PAPER_ROWS["gru10"]
-    for score, before, after in (("AER", base.aer, row.aer), ("SAER", base.saer, row.saer)):
-        difference = (after or 0.0) - (before or 0.0)
+    for score, base_rate, rate in (("AER", base.aer, row.aer), ("SAER", base.saer, row.saer)):
+        difference = (rate or 0.0) - (base_rate or 0.0)
         text = f"GRU d=10 aligns better ({score})"
         yield Claim(text, f"{difference:+.2f}", "gru10", BY_FIELD[score.lower()], score)
     for text, place, score in (
         ("GRU d=10 omits fewer source words (people counted; here DROP)", 0, "DROP"),
         ("GRU d=10 repeats fewer source words (people counted; here REP)", 1, "REP"),
     ):
-        omitted, now = PAPER_RATES[BASELINE][place], PAPER_RATES["gru10"][place]
-        published = f"{omitted:g}% to {now:g}%, {100 * (now / omitted - 1):+.0f}%"
+        before, after = PAPER_RATES[BASELINE][place], PAPER_RATES["gru10"][place]
+        published = f"{before:g}% to {after:g}%, {100 * (after / before - 1):+.0f}%"
         yield Claim(text, published, "gru10", BY_FIELD[score.lower()], score)
 
 
-def length_row(original: Regime, modern: Regime) -> list[str]:
+def length_row(original: Regime, adamw: Regime) -> list[str]:
     """Return the row of the claim on long sentences, which has no interval."""
     figures = [
         [regime.length_ratio(system) for system in (BASELINE, "gru10")]
-        for regime in (original, modern)
+        for regime in (original, adamw)
     ]
     cells = [
         f"{a:.2f} to {b:.2f}" if a is not None and b is not None else NOT_MEASURED
@@ -239,7 +239,7 @@ def length_row(original: Regime, modern: Regime) -> list[str]:
     ]
 
 
-def order_rows(original: Regime, modern: Regime) -> Iterator[list[str]]:
+def order_rows(original: Regime, adamw: Regime) -> Iterator[list[str]]:
     """Yield the claims that compare two systems with coverage."""
     for text, worse, better in (
         ("Fertility helps linguistic coverage", "linguistic", "fertility"),
@@ -254,16 +254,16 @@ def order_rows(original: Regime, modern: Regime) -> Iterator[list[str]]:
             text,
             f"{published:+.2f} BLEU",
             f"(b) {format_difference(paired)}" if paired else NOT_MEASURED,
-            modern.change(better, PAPER_BLEU, worse) or NOT_MEASURED,
+            adamw.format_change(better, PAPER_BLEU, worse) or NOT_MEASURED,
             verdict(paired, BLEU),
-            confidence(paired),
+            describe_support(paired),
         ]
 
 
-def effect_row(original: Regime, modern: Regime) -> list[str]:
+def effect_row(original: Regime, adamw: Regime) -> list[str]:
     """Return the row of the claim that covered words are attended to less."""
     cells, ends = [], []
-    for regime in (original, modern):
+    for regime in (original, adamw):
         effects = [
             (result.system, effect)
             for result in regime.results
@@ -289,13 +289,13 @@ def effect_row(original: Regime, modern: Regime) -> list[str]:
     ]
 
 
-def claims_table(original: Regime, modern: Regime) -> str:
+def claims_table(original: Regime, adamw: Regime) -> str:
     """Tabulate all claims for one corpus."""
     rows = [
-        *(claim.row(original, modern) for claim in difference_claims()),
-        *order_rows(original, modern),
-        length_row(original, modern),
-        effect_row(original, modern),
+        *(claim.row(original, adamw) for claim in difference_claims()),
+        *order_rows(original, adamw),
+        length_row(original, adamw),
+        effect_row(original, adamw),
     ]
     head = (
         "claim",
@@ -308,21 +308,22 @@ def claims_table(original: Regime, modern: Regime) -> str:
     return markdown_table(head, rows)
 
 
-def side_by_side_table(original: Regime, modern: Regime) -> str:
+def side_by_side_table(original: Regime, adamw: Regime) -> str:
     """Tabulate the systems: the paper's own training first, ours beside it."""
     rows = []
     for system in PAPER_SYSTEMS:
         of_system = runs_of(original.runs, system)
-        old, new = original.find(system), modern.find(system)
         rows.append(
             [
                 system_label(system),
-                mean_and_deviation(of_system, BLEU) if of_system else NOT_MEASURED,
-                *_bleu_and_gain(old),
-                *_bleu_and_gain(new),
+                format_mean_and_deviation(of_system, BLEU) if of_system else NOT_MEASURED,
+                *_format_bleu_and_gain(original.find(system)),
+                *_format_bleu_and_gain(adamw.find(system)),
                 format_number(PAPER_ROWS[system].gain, "+.2f"),
-                mean_and_deviation(of_system, BY_FIELD["aer"]) if of_system else NOT_MEASURED,
-                _spread(new, "AER"),
+                format_mean_and_deviation(of_system, BY_FIELD["aer"])
+                if of_system
+                else NOT_MEASURED,
+                _format_score(adamw.find(system), "AER"),
                 format_number(PAPER_ROWS[system].aer, ".2f"),
             ]
         )
@@ -333,7 +334,7 @@ def side_by_side_table(original: Regime, modern: Regime) -> str:
     return markdown_table(head, rows)
 
 
-def bridge_table(original: Regime) -> str:
+def one_change_table(original: Regime) -> str:
     """Tabulate what a single change does to the gain of GRU d=10."""
     rows = []
     for ending, _, description in (("", (), "the paper's training"), *ONE_CHANGE_VARIANTS):
@@ -346,29 +347,29 @@ def bridge_table(original: Regime) -> str:
             [
                 description,
                 *(
-                    mean_and_deviation(baseline, measure) if baseline else NOT_MEASURED
+                    format_mean_and_deviation(baseline, measure) if baseline else NOT_MEASURED
                     for measure in (BLEU, BY_FIELD["aer"])
                 ),
-                format_difference(difference) + percent(difference.relative)
+                format_difference(difference) + format_percent(difference.relative)
                 if difference
                 else NOT_MEASURED,
-                confidence(difference),
+                describe_support(difference),
             ]
         )
     head = ("training", "BLEU of the baseline", "its AER", "gain of GRU d=10", "rests on")
     return markdown_table(head, rows)
 
 
-def _bleu_and_gain(system: SystemSummary | None) -> tuple[str, str]:
+def _format_bleu_and_gain(system: SystemSummary | None) -> tuple[str, str]:
     if system is None:
         return NOT_MEASURED, NOTHING
     gain = format_number(system.gain, "+.2f")
     if system.gain_interval:
         gain += f" ({format_interval(system.gain_interval)})"
-    return _spread(system, PAPER_BLEU), gain
+    return _format_score(system, PAPER_BLEU), gain
 
 
-def _spread(system: SystemSummary | None, name: str) -> str:
+def _format_score(system: SystemSummary | None, name: str) -> str:
     spread: Spread | None = system.scores.get(name) if system else None
     return format_spread(spread) if system else NOT_MEASURED
 
@@ -394,21 +395,21 @@ def describe_runs(regime: Regime) -> str:
 
 def corpus_section(root: Path, corpus: str) -> str:
     """Write the section of one corpus."""
-    original, modern = (Regime.read(root, corpus, scale) for scale in ("original", "paper"))
+    original, adamw = (Regime.read(root, corpus, scale) for scale in ("original", "paper"))
     links = [
         f"[{regime.experiment.title}]({regime.experiment.name}/{PAGE_OF_EXPERIMENT})"
-        for regime in (original, modern)
+        for regime in (original, adamw)
         if (root / regime.experiment.name / PAGE_OF_EXPERIMENT).exists()
     ]
     return "\n\n".join(
         [
-            f"## {modern.experiment.title}",
-            f"The paper's training: {describe_runs(original)}. AdamW: {describe_runs(modern)}.",
-            claims_table(original, modern),
+            f"## {adamw.experiment.title}",
+            f"The paper's training: {describe_runs(original)}. AdamW: {describe_runs(adamw)}.",
+            claims_table(original, adamw),
             "The systems, over their seeds; in parentheses 95% intervals of the gain:",
-            side_by_side_table(original, modern),
+            side_by_side_table(original, adamw),
             "From the paper's training towards ours, one change at a time, by (b):",
-            bridge_table(original),
+            one_change_table(original),
             *([f"All results: {'; '.join(links)}."] if links else []),
         ]
     )

@@ -42,7 +42,7 @@ class OpenCorpusText:
     """An open corpus: parallel files as they are published, English on the target side."""
 
     folder: str  # inside its archive
-    source: str  # suffix of the source files
+    source_suffix: str  # of the source files
     language: str
     how_to_get: str
     gold_folder: str
@@ -55,7 +55,7 @@ class OpenCorpusText:
     def prepare(self, raw: Path, prepared: Path) -> None:
         """Prepare words with English lowercased, subwords of these, or subwords of plain text."""
         train, dev, test = (
-            (self._find(raw, f"{split}.{self.source}"), self._find(raw, f"{split}.en"))
+            (self._find(raw, f"{split}.{self.source_suffix}"), self._find(raw, f"{split}.en"))
             for split in SPLIT_NAMES
         )
         if self.plain:
@@ -110,7 +110,7 @@ class OpenCorpusText:
 
 
 def write_pairs_without_full_stop(pair: PathPair, folder: Path) -> list[PathPair]:
-    """Write every tenth pair that ends in full stops without them; returns the files, if any.
+    """Write copies, without full stops, of every tenth pair that ends in them; returns the files.
 
     People leave the full stop out, and a system that never saw that may answer with anything.
     """
@@ -128,7 +128,7 @@ def write_pairs_without_full_stop(pair: PathPair, folder: Path) -> list[PathPair
 class EmbeddedPairText:
     """The embedded pair, generated; its test set is aligned by construction."""
 
-    train: int
+    train: int  # number of pairs
     dev: int
     test: int
     example_count: int = 6
@@ -160,6 +160,10 @@ class EmbeddedPairText:
         return list(islice(fitting, self.example_count))
 
 
+# all have `subwords`, `plain`, `deterministic` and `gold`
+ExperimentText = OpenCorpusText | EmbeddedPairText | MixedCorpusText
+
+
 @dataclass(frozen=True)
 class Experiment:
     """One corpus at one scale."""
@@ -167,7 +171,7 @@ class Experiment:
     corpus: CorpusName
     scale: Scale
     title: str
-    text: OpenCorpusText | EmbeddedPairText | MixedCorpusText
+    text: ExperimentText
     systems: tuple[str, ...] = tuple(PAPER_SYSTEMS)
     second_seed: tuple[str, ...] = ()  # systems that are run with a second seed too
     minutes: float | None = None  # of one job; None: as long as the recipe says
@@ -211,7 +215,7 @@ LAST_CHECKPOINTS = 10
 JOB_MINUTES = 9.5
 KFTT = OpenCorpusText(
     folder="kftt-ja-en",
-    source="ja",
+    source_suffix="ja",
     language="ja",
     how_to_get="fetch it with `covnmt corpus get kftt DIR` and give --data DIR",
     gold_folder="ja-en-kftt",
@@ -219,7 +223,7 @@ KFTT = OpenCorpusText(
 )
 TWLAW = OpenCorpusText(
     folder="twlaw-zh-en",
-    source="seg.zh",
+    source_suffix="seg.zh",
     language="zh",
     how_to_get="unpack twlaw-zh-en.tar.xz in DIR and give --data DIR",
     gold_folder="zh-en-tsinghua",
@@ -273,7 +277,7 @@ EXPERIMENTS = (
         "twlaw",
         "Laws of Taiwan, Chinese to English",
         TWLAW,
-        replace(TWLAW, source="zh", normalization=("simplified", "numerals")),
+        replace(TWLAW, source_suffix="zh", normalization=("simplified", "numerals")),
     ),
     Experiment(
         "embedded",

@@ -39,15 +39,16 @@ def run_job(plan: ExperimentPlan, job: ExperimentJob) -> None:
     """Train one system, measure it, and write its result."""
     directory = plan.model_directory(job)
     outputs = directory / OUTPUTS
-    provenance, minutes = Provenance(**collect_provenance()), plan.minutes
+    provenance: Provenance
     if job.system == PHRASE_BASED:
+        provenance, minutes = Provenance(**collect_provenance()), plan.minutes
         measured = run_phrase_based_job(
             plan.experiment, directory, plan.prepared, job.seed, outputs
         )
     else:
-        # trained perhaps earlier, by another version: that is where the result comes from
-        provenance, measured = run_neural_job(plan, job, outputs)
-        minutes = provenance.minutes
+        # of the training, which may be an earlier one, by another version of this package
+        finished_training, measured = run_neural_job(plan, job, outputs)
+        provenance, minutes = finished_training, finished_training.minutes
     splits = Corpus.open(plan.prepared).report.splits
     result = Result(
         experiment=plan.experiment.name,

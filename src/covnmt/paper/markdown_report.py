@@ -29,7 +29,7 @@ from covnmt.paper import tables
 from covnmt.paper.checkpoint_sections import (
     best_checkpoint_section,
     checkpoints_section,
-    course_section,
+    gain_over_training_section,
     measuring_section,
 )
 from covnmt.paper.checkpoint_tables import collect_runs
@@ -113,7 +113,7 @@ def write_page(experiment: Experiment, directory: Path) -> Path:
         ]
     if experiment.checkpoints:
         best_summary = summarize_results(experiment, best)
-        sections += [course_section(runs), best_checkpoint_section(best_summary)]
+        sections += [gain_over_training_section(runs), best_checkpoint_section(best_summary)]
     sections += [
         examples_section(examples, pictures),
         variants_section(summary),
@@ -140,8 +140,9 @@ def shared_examples(shown: Mapping[str, Result]) -> ExamplePairs:
     if BASELINE not in shown or COVERAGE_SYSTEM not in shown:
         return []
     baseline, coverage = shown[BASELINE].examples, shown[COVERAGE_SYSTEM].examples
-    sources = ([example.source_tokens for example in side] for side in (baseline, coverage))
-    return list(zip(baseline, coverage, strict=True)) if next(sources) == next(sources) else []
+    if [e.source_tokens for e in baseline] != [e.source_tokens for e in coverage]:
+        return []
+    return list(zip(baseline, coverage, strict=True))
 
 
 # Sections
@@ -382,17 +383,17 @@ def draw_figures(experiment: Experiment, shown: Mapping[str, Result], directory:
         name: scores_by_length(result.statistics, result.test.source_lengths)
         for name, result in shown.items()
     }
-    logs = {name: training_log(result) for name, result in shown.items()}
+    curves = {name: training_curves(result) for name, result in shown.items()}
     for ending in ("png", "svg"):
         draw_length_curves(buckets, directory / f"lengths.{ending}", length_unit(experiment))
-        training_curves = directory / f"training.{ending}"
+        training_figure = directory / f"training.{ending}"
         if has_training_curves(shown):
-            draw_training_curves(logs, training_curves)
+            draw_training_curves(curves, training_figure)
         else:
-            training_curves.unlink(missing_ok=True)
+            training_figure.unlink(missing_ok=True)
 
 
-def training_log(result: Result) -> TrainingCurves:
+def training_curves(result: Result) -> TrainingCurves:
     """Return the curves of a training."""
     reports, validations = result.training.curve, result.training.validations
     losses = [(point.update, point.loss) for point in validations if point.loss is not None]

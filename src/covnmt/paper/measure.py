@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from covnmt.base.config import DecodeConfig
 from covnmt.base.cpus import available_cpus
@@ -27,7 +27,13 @@ from covnmt.inference.translate import Translation
 from covnmt.metrics.alignment import GoldAlignment
 from covnmt.metrics.bleu import OUTPUT_LENGTH, Score
 from covnmt.paper.experiments import GOLD_FILES, Experiment
-from covnmt.paper.results import ExampleSentence, Gold, SentenceMeasurements, SystemScores
+from covnmt.paper.results import (
+    ExampleSentence,
+    Gold,
+    ResultFields,
+    SentenceMeasurements,
+    SystemScores,
+)
 from covnmt.phrase_based.align_files import WordPair
 from covnmt.phrase_based.translate import PhraseTranslation
 
@@ -113,10 +119,9 @@ class NeuralSystem:
 
 def measure_system(
     system: TrainedSystem[AnyTranslation], experiment: Experiment, prepared: Path, outputs: Path
-) -> dict[str, Any]:
+) -> ResultFields:
     """Translate, align and score; write the translated test set to `outputs` as JSON lines.
 
-    Returns fields of a `Result`.
     Systems that read subwords are not scored by tokens: their attention is over subwords, so there
     is no adequacy, and no attention statistics.
     """
@@ -158,7 +163,7 @@ def measure_system(
 
 
 def score_text(
-    outputs: Sequence[str], cased_source: Sequence[str] | None, test: Split
+    translations: Sequence[str], cased_source: Sequence[str] | None, test: Split
 ) -> Evaluation:
     """Score the test set as text.
 
@@ -168,14 +173,16 @@ def score_text(
     options = EvaluationOptions(workers=available_cpus())
     references = test.text("target")
     if cased_source is not None:
-        return evaluate(SystemOutput(outputs), EvaluationSet([references], cased_source), options)
+        return evaluate(
+            SystemOutput(translations), EvaluationSet([references], cased_source), options
+        )
     lowercased = EvaluationSet([[line.lower() for line in references]], test.text("source"))
-    result = evaluate(SystemOutput([text.lower() for text in outputs]), lowercased, options)
-    return replace(result, translation=sign_as_lowercased(result.translation))
+    result = evaluate(SystemOutput([text.lower() for text in translations]), lowercased, options)
+    return replace(result, translation=mark_lowercased_signatures(result.translation))
 
 
-def sign_as_lowercased(scores: Iterable[Score]) -> tuple[Score, ...]:
-    """Sign scores of lowercased text as sacreBLEU does (`case:lc`)."""
+def mark_lowercased_signatures(scores: Iterable[Score]) -> tuple[Score, ...]:
+    """Mark in their signatures that text was lowercased, as sacreBLEU does (`case:lc`)."""
     return tuple(
         replace(score, signature=score.signature.replace("case:mixed", "case:lc"))
         for score in scores

@@ -31,7 +31,7 @@ EUROPARL = "europarl-de-en"
 SOURCES = (EUROPARL, "suttacentral-de-en", "libreoffice-de-en", "cataclysm-de-en")
 DEV, TEST = "newstest2013", "newstest2014"
 HELD_OUT = (DEV, TEST, "newstest2015", "dev", "test")  # no line of these is trained on
-MAX_SUBWORDS = 80  # of a training sentence
+MAX_MIXED_SUBWORDS = 80  # of a training sentence
 MAX_CHARACTERS = 320
 MAX_RATIO, RATIO_SLACK = 1.8, 15  # of characters; short lines may differ by some more
 WITHOUT_FULL_STOP = 10  # of so many pairs that end in full stops, one is read without them
@@ -97,7 +97,10 @@ def filter_pairs(
 
 
 def drop_some_full_stops(pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """Take the full stops from every tenth pair that ends in them: people leave them out."""
+    """Take the full stops from every tenth pair that ends in them: people leave them out.
+
+    In open corpora (`experiments`) such pairs are added instead.
+    """
     number = 0
     for german, english in pairs:
         if german.endswith(".") and english.endswith("."):
@@ -165,7 +168,7 @@ class MixedCorpusText:
             test=test,
             source_size=self.subwords,
             target_size=self.subwords,
-            max_length=MAX_SUBWORDS,
+            max_length=MAX_MIXED_SUBWORDS,
             open_vocabulary=True,
             joint=True,
         )

@@ -7,7 +7,6 @@ import json
 import statistics
 import time
 from pathlib import Path
-from typing import Any
 
 from covnmt.base.config import Config, DecodeConfig
 from covnmt.base.files import read_json, read_lines, write_json
@@ -37,6 +36,7 @@ from covnmt.paper.results import (
     AveragedWeights,
     FinishedTraining,
     ReportPoint,
+    ResultFields,
     Training,
     TriedPenalty,
     ValidationPoint,
@@ -51,34 +51,32 @@ WARM_UP = 1  # reports of speed that do not count
 
 def run_neural_job(
     plan: ExperimentPlan, job: ExperimentJob, outputs: Path
-) -> tuple[FinishedTraining, dict[str, Any]]:
-    """Train a system, unless its training was done for another one, and measure it.
-
-    Returns the fields of a `Result` too.
-    """
+) -> tuple[FinishedTraining, ResultFields]:
+    """Train a system, unless its training was done for another one, and measure it."""
     training_job = ExperimentJob(training_system(job.system), job.seed)
-    run = model = plan.model_directory(training_job)
+    run = plan.model_directory(training_job)
     ended = train_job(plan, training_job)
-    config = job_config(plan, job, 0.0)
+    config = job_config(plan, job, minutes=0.0)
     began = time.monotonic()
-    if config.train.ema != job_config(plan, training_job, 0.0).train.ema:
+    model = run
+    if config.train.ema != job_config(plan, training_job, minutes=0.0).train.ema:
         model = plan.model_directory(job)
         write_last_weights(run, model)
     decode, penalties = tune_length_penalty(plan, job, model, config.decode)
-    limits = without_length_limit(decode, Corpus.open(plan.prepared).split("test"))
-    measured = measure_weights(plan, model, limits, outputs)
+    uncut_decode = without_length_limit(decode, Corpus.open(plan.prepared).split("test"))
+    measured = measure_weights(plan, model, uncut_decode, outputs)
     if plan.experiment.checkpoints:
-        measured |= measure_checkpoints(plan, job, run, limits)
+        measured |= measure_checkpoints(plan, job, run, uncut_decode)
     seconds = round(time.monotonic() - began, 1)
     measured_config = config.model_copy(update={"decode": decode})
     description = describe_run(run, measured_config, ended.reason, speed=not plan.shared)
-    tuning = {"tuning": penalties} if penalties else {}
+    tuning: ResultFields = {"tuning": penalties} if penalties else {}
     return ended, {**description, **tuning, "measuring_seconds": seconds, **measured}
 
 
 def measure_weights(
     plan: ExperimentPlan, directory: Path, decode: DecodeConfig, outputs: Path
-) -> dict[str, Any]:
+) -> ResultFields:
     """Measure the model in a directory, and what its coverage does on the test set."""
     model = load(directory, device=plan.device)
     system = NeuralSystem(model, decode)
@@ -90,7 +88,7 @@ def measure_weights(
 
 def measure_checkpoints(
     plan: ExperimentPlan, job: ExperimentJob, run: Path, decode: DecodeConfig
-) -> dict[str, Any]:
+) -> ResultFields:
     """Return what was measured of each checkpoint, and measure the mean of the last weights."""
     model = average_last_weights(run, plan.experiment.checkpoints)
     _, about = load_tensors(model / BEST_WEIGHTS)
@@ -107,7 +105,7 @@ def measure_checkpoints(
     return {"checkpoints": checkpoints, "averaged": averaged}
 
 
-def describe_run(run: Path, config: Config, reason: str, speed: bool = True) -> dict[str, Any]:
+def describe_run(run: Path, config: Config, reason: str, speed: bool = True) -> ResultFields:
     """Describe settings, size and training from the files of a model directory.
 
     `config` has the decoding settings and the weight averaging that the system is measured with.

@@ -33,7 +33,7 @@ def pack_prepared_data(prepared: Path, name: str, file: Path) -> None:
 
 
 class SizeLimit:
-    """A filter of archive members: nothing outside of the directory, and not without end."""
+    """Reject members outside the directory, and archives that unpack to too much."""
 
     def __init__(self, file: Path) -> None:
         self.file, self.members, self.bytes = file, 0, 0

@@ -9,14 +9,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from covnmt.base.cpus import available_cpus
 from covnmt.data.corpus import Corpus, Split
 from covnmt.evaluation.system_output import SystemOutput
 from covnmt.paper.experiments import Experiment
 from covnmt.paper.measure import GoldPairs, measure_system
-from covnmt.paper.results import Training, ValidationPoint
+from covnmt.paper.results import ResultFields, Training, ValidationPoint
 from covnmt.paper.systems import ALIGNER_PAIRS
 from covnmt.phrase_based.align_files import align_pairs
 from covnmt.phrase_based.model import PhraseBasedModel, train_phrase_based
@@ -71,8 +70,8 @@ class PhraseBasedSystem:
 
 def run_phrase_based_job(
     experiment: Experiment, directory: Path, prepared: Path, seed: int, outputs: Path
-) -> dict[str, Any]:
-    """Train, tune and measure, skipping stages that are done; returns the fields of a `Result`."""
+) -> ResultFields:
+    """Train, tune and measure, skipping stages that are done."""
     search = StackSearchSettings(processes=available_cpus())
     settings = PhraseBasedSettings(align=AlignerSettings(seed=seed))
     tuning = WeightTuningSettings(search=search, iterations=TUNING_ROUNDS, seed=seed)
@@ -85,7 +84,7 @@ def run_phrase_based_job(
     return {**describe_model(model, tuning), "measuring_seconds": seconds, **measured}
 
 
-def describe_model(model: PhraseBasedModel, settings: WeightTuningSettings) -> dict[str, Any]:
+def describe_model(model: PhraseBasedModel, settings: WeightTuningSettings) -> ResultFields:
     """Describe settings and training; a round of tuning takes the place of an update."""
     records = model.stage_records()
     tuned = read_tuning(model.directory)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypedDict, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -19,6 +19,7 @@ from covnmt.base.errors import UserError
 from covnmt.base.files import atomic_write_text, read_json
 from covnmt.metrics.attention_statistics import CoverageEffect
 from covnmt.metrics.bleu import OUTPUT_LENGTH, REFERENCE_LENGTH, Score
+from covnmt.text.codec import Side
 
 RESULT_NAME = re.compile(r"(.+)-seed(\d+)\.json")
 PARTIAL_NAME = re.compile(r"(.+)-seed(\d+)\.partial\.json")
@@ -91,11 +92,11 @@ class Training(Record):
     reason: str
     update: int
     epoch: int | None = None
-    words: int | None = None
+    words: int | None = None  # target tokens seen
     seconds: float | None = None
     cpu_seconds: float | None = None  # of the phrase-based system, as are the next two
     stages: dict[str, dict[str, Any]] | None = None
-    tuning: dict[str, Any] | None = None
+    tuning: dict[str, Any] | None = None  # outcome of minimum error rate training
     best_update: int | None = None
     words_per_second: int | float | None
     curve: list[ReportPoint]
@@ -197,7 +198,7 @@ class Result(Record):
     words: dict[str, int] | None = None  # vocabulary sizes
     parameters: dict[str, int]
     training: Training
-    tuning: list[TriedPenalty] = []
+    tuning: list[TriedPenalty] = []  # on the dev set, after training
     measuring_seconds: float | None = None
     processes: int | None = None
     scores: SystemScores
@@ -251,6 +252,25 @@ class Result(Record):
         """Target words per second in training (median), unless the machine did other work too."""
         value = self.training.words_per_second
         return None if value is None else float(value)
+
+
+class ResultFields(TypedDict, total=False):
+    """The fields of a `Result` that training and measuring give; those left out are not written."""
+
+    recipe: dict[str, Any]
+    words: dict[Side, int]
+    parameters: dict[str, int]
+    training: Training
+    tuning: list[TriedPenalty]
+    measuring_seconds: float
+    processes: int
+    scores: SystemScores
+    gold: Gold
+    test: SentenceMeasurements
+    examples: list[ExampleSentence]
+    coverage_effect: CoverageEffect | None
+    checkpoints: list[CheckpointScores]
+    averaged: AveragedWeights
 
 
 class PartialResult(Provenance):

@@ -50,14 +50,14 @@ class SystemSummary:
     seeds: tuple[int, ...]
     parameters: int
     scores: Mapping[str, Spread]
-    gain: float | None  # in BLEU
+    gain: float | None  # in BLEU, over the baseline of the same seeds
     gain_interval: ConfidenceInterval | None
     sign_tests: Mapping[int, SignTest]  # by seed
     phrase_tests: Mapping[int, SignTest]  # against the phrase-based system, which has one seed
     words_per_second: Spread | None
     speed_ratio: float | None
     updates: Spread
-    change: float | None  # of a variant: BLEU against its base, same seeds
+    change: float | None  # of a variant: in BLEU, over the system it modifies, same seeds
     change_interval: ConfidenceInterval | None
 
     def to_json(self) -> dict[str, Any]:

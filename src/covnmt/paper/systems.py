@@ -25,12 +25,14 @@ class Variant:
 AFTER_TRAINING = ("decode.", "train.ema=")
 
 
-def _variants(bases: str, ending: str, change: str, description: str) -> dict[str, Variant]:
+def _variants(
+    bases: tuple[str, ...], ending: str, change: str, description: str
+) -> dict[str, Variant]:
     """Make one change to each of some systems."""
-    return {f"{base}-{ending}": Variant(base, (change,), description) for base in bases.split()}
+    return {f"{base}-{ending}": Variant(base, (change,), description) for base in bases}
 
 
-BOTH = "baseline gru10"
+BASELINE_AND_GRU10 = ("baseline", "gru10")
 MODERN = (
     "data.batch_tokens=8192",
     "model.dropout=0.3",
@@ -42,9 +44,9 @@ MODERN = (
 )
 # From the paper's training towards ours, one change at a time. Attention forms early with the first
 # two, so that there is something to see before the usual first validation.
-EARLY = "train.validate_from=10000"
+EARLY_VALIDATION = "train.validate_from=10000"
 ONE_CHANGE_VARIANTS = (
-    ("modern-init", ("model.init=modern", EARLY), "modern initialization"),
+    ("modern-init", ("model.init=modern", EARLY_VALIDATION), "modern initialization"),
     (
         "adamw",
         (
@@ -52,7 +54,7 @@ ONE_CHANGE_VARIANTS = (
             "train.learning_rate=1e-3",
             "train.epsilon=1e-8",
             "train.warmup=1000",
-            EARLY,
+            EARLY_VALIDATION,
         ),
         "AdamW at a constant rate",
     ),
@@ -60,7 +62,7 @@ ONE_CHANGE_VARIANTS = (
     ("dropout", ("model.dropout=0.2",), "dropout 0.2"),
     ("longer", ("train.updates=150000",), "twice the updates"),
 )
-INPUTS = (  # of the coverage network: ending, change, and what it says on the page
+COVERAGE_INPUTS = (  # of the coverage network: ending, change, and what it says on the page
     ("no-attention", "attention=false", "without the attention"),
     ("no-annotation", "annotation=false", "without the annotation"),
     ("no-state", "state=false", "without the decoder state"),
@@ -71,10 +73,10 @@ INPUTS = (  # of the coverage network: ending, change, and what it says on the p
 # Run only when named: the auxiliary objective (section 4), and our own ablations.
 VARIANTS: dict[str, Variant] = {
     **_variants(
-        "fertility", "objective", "train.fertility_weight=1", "with the auxiliary objective"
+        ("fertility",), "objective", "train.fertility_weight=1", "with the auxiliary objective"
     ),
-    **_variants(BOTH, "paper-order", "model.order=paper", "attend, update, generate"),
-    **_variants(BOTH, "reset-after", "model.cell=reset_after", "cuDNN's GRU cell"),
+    **_variants(BASELINE_AND_GRU10, "paper-order", "model.order=paper", "attend, update, generate"),
+    **_variants(BASELINE_AND_GRU10, "reset-after", "model.cell=reset_after", "cuDNN's GRU cell"),
     **{
         f"gru{d}": Variant("gru10", (f"model.coverage.size={d}",), f"d = {d}", compare_with="gru1")
         for d in (2, 4, 16)
@@ -83,33 +85,41 @@ VARIANTS: dict[str, Variant] = {
         f"gru10-{ending}": Variant(
             "gru10", (f"model.coverage.{change}",), f"coverage {description} as input"
         )
-        for ending, change, description in INPUTS
+        for ending, change, description in COVERAGE_INPUTS
     },
     **_variants(
-        BOTH, "no-length-rules", "decode.length_rules=false", "beam search without length limits"
+        BASELINE_AND_GRU10,
+        "no-length-rules",
+        "decode.length_rules=false",
+        "beam search without length limits",
     ),
-    **_variants(BOTH, "length-penalty", "decode.length_penalty=1", "with length normalization"),
     **_variants(
-        BOTH, "coverage-penalty", "decode.coverage_penalty=0.7", "with GNMT's coverage penalty"
+        BASELINE_AND_GRU10, "length-penalty", "decode.length_penalty=1", "with length normalization"
+    ),
+    **_variants(
+        BASELINE_AND_GRU10,
+        "coverage-penalty",
+        "decode.coverage_penalty=0.7",
+        "with GNMT's coverage penalty",
     ),
     "gru10-modern": Variant(
         "gru10", MODERN, "trained and tuned as at scale modern", tunes_length_penalty=True
     ),
     **{
         f"{base}-{ending}": Variant(base, changes, description)
-        for base in BOTH.split()
+        for base in BASELINE_AND_GRU10
         for ending, changes, description in ONE_CHANGE_VARIANTS
     },
-    **_variants(BOTH, "no-dropout", "model.dropout=0", "without dropout"),
-    **_variants("gru10", "no-smoothing", "train.label_smoothing=0", "without label smoothing"),
+    **_variants(BASELINE_AND_GRU10, "no-dropout", "model.dropout=0", "without dropout"),
+    **_variants(("gru10",), "no-smoothing", "train.label_smoothing=0", "without label smoothing"),
     **_variants(
-        "gru10", "no-average", "train.ema=0", "with the final weights instead of their EMA"
+        ("gru10",), "no-average", "train.ema=0", "with the final weights instead of their EMA"
     ),
     **_variants(
-        "gru10", "no-length-penalty", "decode.length_penalty=0", "without length normalization"
+        ("gru10",), "no-length-penalty", "decode.length_penalty=0", "without length normalization"
     ),
     **_variants(
-        "linguistic fertility",
+        ("linguistic", "fertility"),
         "subtract",
         "model.coverage.accumulate=subtract",
         "coverage counts down from 1",

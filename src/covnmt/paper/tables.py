@@ -113,7 +113,7 @@ def adequacy_table(summary: Summary) -> str:
     rows = [
         [
             system_label(system.system),
-            *(change_from_baseline(system, base, name) for name in names),
+            *(format_change_from_baseline(system, base, name) for name in names),
         ]
         for system in _systems_of_the_paper(summary)
     ]
@@ -124,6 +124,7 @@ def adequacy_note(summary: Summary) -> str:
     """Explain the columns, and quote the paper's claim."""
     exact = any("left out" in system.scores for system in summary.systems)
     before, after = PAPER_RATES["baseline"], PAPER_RATES["gru10"]
+    fewer = [f"{100 * (1 - b / a):.1f}% fewer" for a, b in zip(before, after, strict=True)]
     kinds = "Omitted and repeated words are exact, the others are" if exact else "All of them are"
     aligner = f" (`{PHRASE_BASED}`: by its aligner)" if summary.find(PHRASE_BASED) else ""
     limit = (
@@ -136,8 +137,8 @@ def adequacy_note(summary: Summary) -> str:
         f"DROP links words by the system's own attention{aligner}; little attention means a total "
         f"below {LOW_ATTENTION:g}.",
         f"In the paper people counted: the baseline omitted {before[0]}% of source words and "
-        f"GRU d=10 {after[0]}% (33.2% fewer); they repeated {before[1]}% and {after[1]}% "
-        f"(40.0% fewer). Nobody has rated these outputs{limit}.",
+        f"GRU d=10 {after[0]}% ({fewer[0]}); they repeated {before[1]}% and {after[1]}% "
+        f"({fewer[1]}). Nobody has rated these outputs{limit}.",
     ]
     return "\n".join(lines)
 
@@ -268,7 +269,9 @@ def significance_marks(system: SystemSummary) -> str:
     return " ".join(marks)
 
 
-def change_from_baseline(system: SystemSummary, base: SystemSummary | None, name: str) -> str:
+def format_change_from_baseline(
+    system: SystemSummary, base: SystemSummary | None, name: str
+) -> str:
     """Format a score, and its relative change from the baseline."""
     score = system.scores.get(name)
     base_score = base.scores.get(name) if base else None
