@@ -32,7 +32,7 @@ from covnmt.base.files import read_parallel_lines, write_bytes
 from covnmt.data.lexicon import Lexicon
 from covnmt.inference.calibration import Calibration
 from covnmt.inference.model import Model
-from covnmt.inference.omission_features import Decoded, Pair
+from covnmt.inference.omission_features import ForcedScores, Pair
 from covnmt.inference.omissions import (
     MAX_TOKENS,
     MIN_PROBABILITY,
@@ -145,15 +145,17 @@ class CachingChecker(OmissionChecker):
                 keys, values, ends = file["keys"], file["values"], file["ends"]
                 self.entries = dict(zip(keys.tolist(), np.split(values, ends[:-1]), strict=True))
 
-    def decode(self, removals: Sequence[Removal]) -> list[Decoded]:
+    def score_removals(self, removals: Sequence[Removal]) -> list[ForcedScores]:
         keys = [self._key(removal) for removal in removals]
         unknown = [k for k, key in enumerate(keys) if key not in self.entries]
-        for k, decoded in zip(unknown, super().decode([removals[k] for k in unknown]), strict=True):
+        for k, decoded in zip(
+            unknown, super().score_removals([removals[k] for k in unknown]), strict=True
+        ):
             size = np.array([len(decoded.token_log_probs)], np.float16)
             row = np.concatenate([size, decoded.token_log_probs, decoded.received])
             self.entries[keys[k]] = row.astype(np.float16)
         rows = (self.entries[key].astype(np.float32) for key in keys)
-        return [Decoded(row[1 : 1 + int(row[0])], row[1 + int(row[0]) :]) for row in rows]
+        return [ForcedScores(row[1 : 1 + int(row[0])], row[1 + int(row[0]) :]) for row in rows]
 
     @staticmethod
     def _key(removal: Removal) -> str:
@@ -178,7 +180,7 @@ def check(checker: OmissionChecker, items: Sequence[Item]) -> list[Result]:
     reports = [checker.reports(pairs, words=words) for words in (False, True)]
     for item, parts, words in zip(items, *reports, strict=True):
         pair = checker.read_pair((item.source, item.target))
-        [whole] = checker.decode_whole([pair])
+        [whole] = checker.score_whole_lines([pair])
         results.append(result(checker, item, pair, whole, parts, words))
     return results
 
@@ -193,7 +195,7 @@ def result(
     checker: OmissionChecker,
     item: Item,
     pair: Pair,
-    whole: Decoded,
+    whole: ForcedScores,
     parts: OmissionReport,
     words: OmissionReport,
 ) -> Result:

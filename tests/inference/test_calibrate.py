@@ -14,7 +14,7 @@ from covnmt.data.lexicon import Lexicon, train_lexicon
 from covnmt.data.padding import PaddedIds
 from covnmt.decoding.engines import Engine, ForcedDecoding
 from covnmt.inference.calibrate import calibrate, calibrate_model, lexicon_from_files
-from covnmt.inference.calibration import Calibration
+from covnmt.inference.calibration import Calibration, log_odds
 from covnmt.inference.domain import DomainStatistics
 from covnmt.inference.forced_decoding import ForcedDecoder
 from covnmt.inference.omissions import OmissionChecker
@@ -77,6 +77,34 @@ def test_a_calibrated_check_finds_omissions_and_passes_complete_lines(has_lexico
     assert [each.text for each in word.omissions] == ["cy"]
     assert min(each.incomplete for each in (clause, word)) > 0.5 > complete.incomplete
     assert other.unrelated > 0.5 > max(each.unrelated for each in (clause, complete, word))
+
+
+@pytest.mark.parametrize(("unrelated", "has_parts", "omitted"), [(0.3, True, 4), (0.7, False, 8)])
+def test_the_words_of_a_pair_without_listed_parts_count_as_omitted(
+    unrelated: float, has_parts: bool, omitted: int
+) -> None:
+    """With --min-probability 0.2, a pair that is hardly unrelated is reported with its parts."""
+    pairs = copied_pairs(80)
+    checker = new_checker(None, calibrate(new_checker(None), pairs, DomainStatistics()))
+    assert checker.calibration
+    fixed = checker.calibration.unrelated.model_copy(
+        update={"weights": (0.0,) * 5, "bias": float(log_odds(unrelated))}
+    )
+    checker.calibration = checker.calibration.model_copy(update={"unrelated": fixed})
+    source = "ax bx cx dx , ay by cy dy 。"
+    [report] = checker.reports([(source, "ax bx cx dx 。")], min_probability=0.2)
+    assert report.is_unrelated
+    assert (bool(report.omissions), report.omitted) == (has_parts, omitted)
+
+
+def test_parts_have_words_and_are_not_the_whole_line() -> None:
+    checker = new_checker(None)
+    pair = checker.read_pair(("ax bx , cx dx 。 。 ay by 。", "ax"))
+    parts = checker.candidate_parts(pair)
+    assert range(6, 7) in pair.source.sentences
+    assert parts
+    assert range(6, 7) not in parts
+    assert checker.candidate_parts(checker.read_pair(("ax bx 。", "ax"))) == []
 
 
 def test_a_lexicon_is_learned_from_files_as_the_model_reads_them(tmp_path: Path) -> None:

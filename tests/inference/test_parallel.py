@@ -25,6 +25,7 @@ from covnmt.inference.parallel import (
     translate_files,
     translate_input,
 )
+from covnmt.text.codec import copy_codecs
 from tests.conftest import RunCli
 
 
@@ -144,8 +145,13 @@ def test_temporary_files_of_killed_workers_are_removed_at_the_end(
     assert (tmp_path / "4.txt").read_bytes() == b"its result"
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "step.onnx", "shortlist.json", "dictionary"])
-def test_identity_changes_with_weights_and_dictionary(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", "step.onnx", "shortlist.json", "source.vocab", "dictionary"]
+)
+def test_identity_changes_with_weights_vocabularies_and_dictionary(
+    name: str, tiny_model: Path, tmp_path: Path
+) -> None:
+    copy_codecs(tiny_model, tmp_path)
     (tmp_path / "dictionary").write_text("a\tb\n")
     loader = ModelLoader((tmp_path,), (), dictionary=tmp_path / "dictionary")
     job = TranslationJob(loader, DecodeConfig())

@@ -49,8 +49,8 @@ def test_sentences_are_ranges_of_the_tokens_of_a_line() -> None:
     line = TextUnits.from_line("The dog barks. ... It is late.", codec)
     assert line.tokens == ("The", "dog", "barks", ".", "...", "It", "is", "late", ".")
     assert line.sentences == [range(4), range(4, 5), range(5, 9)]
-    assert line.units_in(line.sentences[2]) == [range(5, 6), range(6, 7), range(7, 8)]
-    assert line.units_without(line.sentences[:1]) == line.units_in(line.sentences[2])
+    last = [range(5, 6), range(6, 7), range(7, 8)]
+    assert line.units_without(line.sentences[:1]) == last
 
 
 @pytest.mark.parametrize("model", ["ja-en", "zh-en"])

@@ -1,4 +1,4 @@
-"""Forced decoding: where does a model attend while it produces a given translation?
+"""Word alignment by forced decoding: where a model attends while it produces a translation.
 
 Each pair gets a soft matrix [I, J]: attention of every target word over the source words, without
 the end symbols and not renormalized (paper, section 5.3; docs/paper-to-code.md, section 4). Gold

@@ -27,9 +27,9 @@ MAX_COMPARISONS = 40_000  # of characters; longer texts are matched by proportio
 
 @dataclass(frozen=True)
 class AlignedText:
-    """A sentence, its translation, and the attention of the words of this to tokens of that."""
+    """A translation, and the attention of its words to the tokens of the sentence."""
 
-    text: str
+    text: str  # the translation
     words: tuple[Span, ...]  # of the translation
     source_spans: tuple[Span, ...]
     attention: FloatArray  # [words, source tokens], summed over the tokens of a word
@@ -96,7 +96,7 @@ class AlignedText:
             text += " " * is_one_word(text[-1:], new.text[:1])
             spans[number] = (len(text), len(text) + len(new.text))
             words.append(spans[number])
-            rows.append(np.array([overlap(span, new.source) for span in self.source_spans]))
+            rows.append(np.array([share_inside(span, new.source) for span in self.source_spans]))
             text += new.text
             text += " " * is_one_word(text[-1:], self.text[position : position + 1])
         copy_until(len(self.text))
@@ -128,13 +128,13 @@ def is_one_word(before: str, after: str) -> bool:
     )
 
 
-def overlap(span: Span, other: Span) -> float:
+def share_inside(span: Span, other: Span) -> float:
     """Return the share of a span that is inside another one."""
     length = span[1] - span[0]
     return max(0, min(span[1], other[1]) - max(span[0], other[0])) / length if length else 0.0
 
 
-def overlaps(span: Span, others: Sequence[Span]) -> bool:
+def overlaps_any(span: Span, others: Sequence[Span]) -> bool:
     """Tell whether a span has characters of any of these."""
     return any(start < span[1] and span[0] < end for start, end in others)
 

@@ -27,7 +27,7 @@ from covnmt.inference.omission_features import (
     FEATURES,
     LEXICAL,
     LINE,
-    Decoded,
+    ForcedScores,
     LengthRatio,
     Pair,
 )
@@ -43,7 +43,6 @@ OWN_TRANSLATIONS = 100
 LENGTHS = range(4, 61)  # tokens
 WINDOW = 64
 OMITTED = 0.7  # of the judged words of a part must be cut for it to count as omitted
-WORD_EXAMPLES = 2  # examples without an omission, per pair, whose words are looked at
 UNRELATED_PRIOR = 0.01
 LINE_PRIOR = 0.2  # probability that anything is omitted from a line
 
@@ -59,7 +58,7 @@ class _Line(NamedTuple):
     """A line, whether anything is omitted from it, and the features of its parts."""
 
     pair: Pair
-    decoded: Decoded
+    forced: ForcedScores
     label: bool
     parts: dict[range, list[float]]
 
@@ -148,7 +147,7 @@ def calibrate(
         )
     unrelated = _unrelated_rows(checker, pairs, seed)
     whole = checker.unrelated_features(
-        [line.pair for line in lines], [line.decoded for line in lines]
+        [line.pair for line in lines], [line.forced for line in lines]
     )
     negatives = [*whole, *unrelated[0]]
     lexical = [row[: len(LEXICAL)] for row in parts.features]
@@ -180,25 +179,25 @@ def domain_statistics(
 ) -> DomainStatistics:
     """Measure what is usual in a model's dev set; `own` are nats per token of its translations."""
     read = [checker.read_pair(pair) for pair in pairs]
-    given = [decoded.mean_log_prob for decoded in checker.decode_whole(read)]
+    given = [forced.mean_log_prob for forced in checker.score_whole_lines(read)]
     vocabulary = checker.source.vocabulary
     tokens = [pair.source.tokens for pair in read if pair.source.tokens]
 
-    def highest(values: Sequence[float]) -> float:
+    def upper_limit(values: Sequence[float]) -> float:
         return round(float(np.quantile(values, USUAL_LINES)), 4)
 
-    def lowest(values: Sequence[float]) -> float:
+    def lower_limit(values: Sequence[float]) -> float:
         return round(float(np.quantile(values, 1 - USUAL_LINES)), 4)
 
     return DomainStatistics(
         name=name,
         source_scripts=usual_scripts([source for source, _ in pairs]),
         target_scripts=usual_scripts([target for _, target in pairs]),
-        max_unknown=highest([unknown_share(row, vocabulary) for row in tokens]),
-        max_rank=highest([mean_log_rank(row, vocabulary) for row in tokens]),
-        min_characters=lowest([characters_per_token(row) for row in tokens]),
+        max_unknown=upper_limit([unknown_share(row, vocabulary) for row in tokens]),
+        max_rank=upper_limit([mean_log_rank(row, vocabulary) for row in tokens]),
+        min_characters=lower_limit([characters_per_token(row) for row in tokens]),
         min_own_log_prob=round(float(np.quantile(own, 1 - USUAL_OWN)), 4),
-        min_given_log_prob=lowest(given),
+        min_given_log_prob=lower_limit(given),
     )
 
 
@@ -207,7 +206,7 @@ def _add_window(
 ) -> list[_Line]:
     """Add the features of all parts and doubtful words; return the lines."""
     pairs = [checker.read_pair((example.source, example.target)) for example in window]
-    wholes = checker.decode_whole(pairs)
+    wholes = checker.score_whole_lines(pairs)
     lines = [
         _Line(pair, whole, example.kind != "none", {})
         for pair, whole, example in zip(pairs, wholes, window, strict=True)
@@ -219,7 +218,7 @@ def _add_window(
             if rows is words and example.kind in ("clause", "sentence"):
                 continue
             spans = find(line.pair)
-            tasks.append((line.pair, line.decoded, (), spans))
+            tasks.append((line.pair, line.forced, (), spans))
             labels.append([_label(span, example, line.pair) for span in spans])
         features = checker.part_features(tasks)
         for group, group_labels in zip(features, labels, strict=True):
@@ -239,7 +238,7 @@ def _fit_lines(checker: OmissionChecker, lines: Sequence[_Line], parts: Logistic
     for line in lines:
         probabilities = parts.probabilities(list(line.parts.values())).tolist()
         by_part = dict(zip(line.parts, probabilities, strict=True))
-        rows.append(checker.line_features(line.pair, line.decoded, by_part))
+        rows.append(checker.line_features(line.pair, line.forced, by_part))
     labels = [line.label for line in lines]
     words = np.array([len(line.pair.source.units) for line in lines], np.float64)
     importance = np.where(labels, words / max(words[np.array(labels)].mean(), 1.0), 1.0)
@@ -266,10 +265,11 @@ def _unrelated_rows(
     for n, k in enumerate(order):  # beside the translation of a source of similar length
         other = order[min(max(n + rng.choice([-3, -2, -1, 1, 2, 3]), 0), last)]
         others.append((pairs[k][0], pairs[other][1]))
-    others = [pair for pair in others if pair not in set(pairs)]
+    true_pairs = set(pairs)
+    others = [pair for pair in others if pair not in true_pairs]
     others += [(source, source) for source, _ in pairs[:: len(pairs) // 20 or 1]]
     rows = []
     for lines in (pairs, others):
         read = [checker.read_pair(pair) for pair in lines]
-        rows.append(checker.unrelated_features(read, checker.decode_whole(read)))
+        rows.append(checker.unrelated_features(read, checker.score_whole_lines(read)))
     return rows[0], rows[1]

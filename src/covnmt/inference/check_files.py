@@ -27,10 +27,10 @@ from covnmt.inference.omissions import (
     SkippedPair,
     TextPair,
 )
-from covnmt.inference.parallel import WEIGHTS
+from covnmt.inference.parallel import models_identity
 from covnmt.model.directory import CALIBRATION_FILE, LEXICON_FILE
 from covnmt.text.bilingual_files import BilingualFormat, bilingual_format, read_segments
-from covnmt.text.codec import stored_languages, vocabulary_fingerprint
+from covnmt.text.codec import stored_languages
 
 CheckFormat = Literal["text", "tsv", "po", "tmx", "xliff"]
 Report = OmissionReport | SkippedPair
@@ -122,13 +122,10 @@ class SavedReports:
         cls, output: Path, check_input: CheckInput, loader: ModelLoader, settings: dict[str, Any]
     ) -> "SavedReports":
         """Name the file by an output of the check, and say what its reports depend on."""
-        directory = loader.directories[0]
-        names = (*WEIGHTS, CALIBRATION_FILE, LEXICON_FILE)
         identity = {
             "input": [file_digest(path) for path in check_input.paths],
             "format": check_input.format,
-            "model": [file_digest(directory / n) for n in names if (directory / n).exists()],
-            "vocabularies": vocabulary_fingerprint(directory),
+            **models_identity(loader.directories[:1], (CALIBRATION_FILE, LEXICON_FILE)),
             **settings,
         }
         return cls(output.with_name(f".{output.name}.check.jsonl"), identity)

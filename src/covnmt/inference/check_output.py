@@ -57,7 +57,7 @@ class CheckSummary:
     """Counts pairs as they pass."""
 
     monitor: DomainMonitor | None
-    where: str = "pair"  # what a message calls the id of a pair
+    pair_label: str = "pair"  # what a message calls the id of a pair
     pairs: int = 0
     marked: int = 0
     unrelated: int = 0  # of the marked pairs, those that are no translations at all
@@ -92,8 +92,8 @@ class CheckSummary:
         if isinstance(report, SkippedPair):
             self.skipped += 1
             warn(
-                f"{self.where} {pair.id}: {report.tokens} tokens, not checked: split it, or use "
-                f"--max-tokens {report.tokens}"
+                f"{self.pair_label} {pair.id}: {report.tokens} tokens, not checked: split it, or "
+                f"use --max-tokens {report.tokens}"
             )
             return
         if any(True for _ in findings(report)):

@@ -33,6 +33,7 @@ from covnmt.text.documents import DocumentFormat, parse_document
 from covnmt.text.markup import Document, InlineMark, MarkedText
 from covnmt.text.sentences import SplitText, split_into_sentences
 
+# yields sentences, receives their translations, returns the document
 Translating = Generator[list[str], Sequence[Translation] | None, "TranslatedDocument"]
 
 
@@ -62,42 +63,43 @@ class _Sentence:
     start: int
     required: list[RequiredText]  # in order, by positions in the sentence
     aligned: AlignedText
-    plain: list[Span | None] = field(default_factory=list)  # positions without placeholders
+    # of the required texts, in the translation without placeholders
+    required_spans: list[Span | None] = field(default_factory=list)
     positions: list[Span] = field(default_factory=list)  # of the required texts in the translation
     score: float = 0.0
     done: bool = False
-    inserted: list[bool] = field(default_factory=list)  # which of them the model lost
+    inserted: list[bool] = field(default_factory=list)  # which of them the translation lacked
 
     def use_unchanged(self) -> None:
         """Leave a sentence without words as it is, apart from its terms."""
         spans = [requirement.span for requirement in self.required]
         self._finish(AlignedText.unchanged(self.text), spans, spans)
 
-    def use_plain(self, translation: Translation) -> None:
+    def use_translation(self, translation: Translation) -> None:
         """Use the translation if it has all that is required."""
         self.aligned = AlignedText.from_translation(self.text, translation)
         self.score = translation.score
-        self.plain = find_required(translation.text, self.required)
-        if None not in self.plain:
-            self._finish_plain()
+        self.required_spans = find_required(translation.text, self.required)
+        if None not in self.required_spans:
+            self._finish_without_placeholders()
 
     def mask(self) -> tuple[str, list[RequiredText]]:
         """Return the sentence with placeholders for what the translation lacks."""
-        return mask_required(self.text, self.required, [not position for position in self.plain])
+        return mask_required(self.text, self.required, [not span for span in self.required_spans])
 
     def use_masked(self, masked: str, sought: list[RequiredText], translation: Translation) -> None:
         """Use the translation with placeholders, unless the one without has as many terms."""
         positions = find_required(translation.text, sought)
-        better = sum(map(bool, positions)) > sum(map(bool, self.plain))
+        better = sum(map(bool, positions)) > sum(map(bool, self.required_spans))
         if better and not has_stray_number(self.text, translation.text, positions):
             self.score = translation.score
             aligned = AlignedText.from_translation(masked, translation)
             self._finish(aligned, [text.span for text in sought], positions)
         else:
-            self._finish_plain()
+            self._finish_without_placeholders()
 
-    def _finish_plain(self) -> None:
-        self._finish(self.aligned, [text.span for text in self.required], self.plain)
+    def _finish_without_placeholders(self) -> None:
+        self._finish(self.aligned, [text.span for text in self.required], self.required_spans)
 
     def _finish(
         self, aligned: AlignedText, sources: Sequence[Span], positions: Sequence[Span | None]
@@ -121,16 +123,16 @@ def _original_span(span: Span, masked: Sequence[Span], required: Sequence[Requir
 
 
 def translate_document(document: Document, terms: Terms = NO_TERMS) -> Translating:
-    """Yield the sentences of a document, then those to try again with placeholders for terms.
+    """Yield the sentences of a document and receive their translations; return the document.
 
-    The value of the generator is the translated document.
+    Sentences whose translations lack terms are yielded again, with placeholders for the terms.
     """
     texts = [_TextInProgress(text, terms) for text in document if isinstance(text, MarkedText)]
     sentences = [sentence for text in texts for sentence in text.sentences]
     waiting = [sentence for sentence in sentences if not sentence.done]
     translations = (yield [sentence.text for sentence in waiting]) if waiting else []
     for sentence, translation in zip(waiting, translations or (), strict=True):
-        sentence.use_plain(translation)
+        sentence.use_translation(translation)
     retries = [(sentence, *sentence.mask()) for sentence in waiting if not sentence.done]
     translations = (yield [masked for _, masked, _ in retries]) if retries else []
     for (sentence, masked, sought), translation in zip(retries, translations or (), strict=True):

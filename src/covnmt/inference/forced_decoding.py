@@ -1,4 +1,4 @@
-"""Forced decoding: what a model computes for given pairs of source and target.
+"""Scores of given pairs by forced decoding.
 
 Pairs are decoded in batches of similar length. Results come in the order of the pairs, without
 padding.

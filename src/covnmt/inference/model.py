@@ -116,7 +116,7 @@ class ModelLoader:
         return Calibration.load(self.directories[0])
 
     def domain_monitor(self, where: str = "", unit: str = "line") -> DomainMonitor | None:
-        """Return what counts unusual lines, if the first directory says what is usual."""
+        """Return a monitor for out-of-domain lines, or None without a calibration."""
         if self.calibration is None:
             return None
         return DomainMonitor(self.calibration.domain, self.directories[0].name, where, unit)

@@ -209,7 +209,7 @@ def lexical_features(pair: Pair, span: range, ratio: LengthRatio) -> list[float]
 
 
 @dataclass(frozen=True)
-class Decoded:
+class ForcedScores:
     """What forced decoding says of a translation, given the whole source or a part of it."""
 
     token_log_probs: FloatArray  # [tokens] of the target, end symbol included
@@ -221,7 +221,7 @@ class Decoded:
         return float(self.token_log_probs.mean())
 
 
-def decoded_features(whole: Decoded, without: Decoded, span: range) -> list[float]:
+def forced_features(whole: ForcedScores, without: ForcedScores, span: range) -> list[float]:
     """Return what removing a part of the source does to the probability of the translation."""
     rises = np.asarray(without.token_log_probs - whole.token_log_probs, np.float64)
     gain, largest = float(rises.sum()), float(rises.max(initial=0.0))
@@ -238,13 +238,13 @@ def decoded_features(whole: Decoded, without: Decoded, span: range) -> list[floa
     ]
 
 
-def _in_domain(whole: Decoded) -> float:
+def _in_domain(whole: ForcedScores) -> float:
     """Return how much the model can be relied on, from 0 to 1: it finds the pair probable."""
     return float(1 / (1 + np.exp(-2 * (whole.mean_log_prob + 3.5))))
 
 
 def line_features(
-    pair: Pair, whole: Decoded, clause: float, phrase: float, ratio: LengthRatio
+    pair: Pair, whole: ForcedScores, clause: float, phrase: float, ratio: LengthRatio
 ) -> list[float]:
     """Return the evidence that anything at all is omitted from a line.
 

@@ -27,10 +27,10 @@ from covnmt.inference.forced_decoding import BATCH_SIZE, ForcedDecoder, ForcedPa
 from covnmt.inference.omission_features import (
     FEATURES,
     MIN_USUAL,
-    Decoded,
+    ForcedScores,
     LengthRatio,
     Pair,
-    decoded_features,
+    forced_features,
     lexical_features,
     line_features,
 )
@@ -46,13 +46,15 @@ WINDOW_PAIRS = 64  # pairs at a time
 # Tokens per side that can be checked: with words, time grows with their third power.
 MAX_TOKENS = 100
 MIN_PROBABILITY = 0.5
-# A part this probable, of what a report needs, is removed on trial: others may still hide it.
+# Parts with at least TRIAL x the reporting threshold are removed tentatively, as others may hide
+# them.
 TRIAL = 0.5
+# Parts with at least this share of the highest probability are nearly as probable.
 NEARLY = 0.9
 LINE_WEIGHT = 0.5  # of the log odds that anything is omitted from the line, in those of a part
 # Below this probability by the lexicon alone nothing is decoded.
 MIN_DOUBT = 0.02
-# A word with more of its usual support is not decoded.
+# A word missing at most this share of its usual support is taken as translated.
 MAX_MISSING_SHARE = 0.1
 GAIN = FEATURES.index("gain")
 UNCALIBRATED_WORD_GAIN = 1.0  # nats that a translation must gain without a word
@@ -167,7 +169,7 @@ class _Search:
     """The parts of one pair that are removed so far, and those that may follow."""
 
     pair: Pair
-    whole: Decoded
+    whole: ForcedScores
     remaining: list[range]
     removed: list[range] = field(default_factory=list)
     scores: Scores = field(default_factory=dict)
@@ -196,7 +198,7 @@ class _Search:
         return self.with_line(self.scores[part][0]), self.scores[part][1]
 
     def can_follow(self, span: range) -> bool:
-        """Tell whether something remains without a part that no removed one overlaps."""
+        """Whether this part overlaps no removed part, and a word remains without them all."""
         removed = [*self.removed, span]
         overlaps = any(a.start < span.stop and span.start < a.stop for a in self.removed)
         left = any(not any(unit.start in gap for gap in removed) for unit in self.pair.source.units)
@@ -281,7 +283,7 @@ class OmissionChecker:
     def _window_reports(
         self, pairs: Sequence[Pair], min_probability: float, words: bool
     ) -> list[OmissionReport]:
-        wholes = self.decode_whole(pairs)
+        wholes = self.score_whole_lines(pairs)
         searches = [
             _Search(pair, whole, self._doubtful_parts(pair) if pair.target.units else [])
             for pair, whole in zip(pairs, wholes, strict=True)
@@ -308,13 +310,18 @@ class OmissionChecker:
         if phrase := pair.phrase():
             parts.add(phrase)
         everything = pair.words(range(len(pair.source.ids)))
+
+        def is_candidate(part: range) -> bool:
+            words = pair.words(part)
+            return words.start < words.stop and words != everything
+
         return sorted(
-            (span for span in parts if pair.words(span) not in (everything, slice(0, 0))),
+            filter(is_candidate, parts),
             key=lambda span: (span.start, -span.stop),
         )
 
     def _doubtful_parts(self, pair: Pair) -> list[range]:
-        parts = [span for span in self.candidate_parts(pair) if len(pair.source.units_in(span))]
+        parts = self.candidate_parts(pair)
         if not self.calibration or not self.lexicon or not parts:
             return parts
         rows = [lexical_features(pair, span, self.ratio) for span in parts]
@@ -360,7 +367,7 @@ class OmissionChecker:
                 search.removed.append(best)
 
     def line_features(
-        self, pair: Pair, whole: Decoded, parts: Mapping[range, float]
+        self, pair: Pair, whole: ForcedScores, parts: Mapping[range, float]
     ) -> list[float]:
         """Return the features of a line, given the probabilities of its parts."""
         phrase = pair.phrase()
@@ -371,7 +378,7 @@ class OmissionChecker:
 
     def score_parts(
         self,
-        tasks: Sequence[tuple[Pair, Decoded, tuple[range, ...], Sequence[range]]],
+        tasks: Sequence[tuple[Pair, ForcedScores, tuple[range, ...], Sequence[range]]],
         logistic: Logistic | None,
         margin: float = 0.0,
     ) -> list[Scores]:
@@ -393,7 +400,7 @@ class OmissionChecker:
         ]
 
     def part_features(
-        self, tasks: Sequence[tuple[Pair, Decoded, tuple[range, ...], Sequence[range]]]
+        self, tasks: Sequence[tuple[Pair, ForcedScores, tuple[range, ...], Sequence[range]]]
     ) -> list[list[list[float]]]:
         """Return the features of each part, with the removed parts of its pair removed."""
         removals = []
@@ -401,7 +408,7 @@ class OmissionChecker:
             if parts and removed:
                 removals.append(Removal(pair, removed))
             removals += [Removal(pair, (*removed, span)) for span in parts]
-        decoded = iter(self.decode(removals))
+        decoded = iter(self.score_removals(removals))
         features = []
         for pair, whole, removed, parts in tasks:
             base = replace(next(decoded), received=whole.received) if parts and removed else whole
@@ -409,7 +416,7 @@ class OmissionChecker:
                 [
                     [
                         *lexical_features(pair, span, self.ratio),
-                        *decoded_features(base, next(decoded), span),
+                        *forced_features(base, next(decoded), span),
                     ]
                     for span in parts
                 ]
@@ -440,7 +447,7 @@ class OmissionChecker:
         return [unit for unit in units if is_doubtful[unit]]
 
     def unrelated_features(
-        self, pairs: Sequence[Pair], wholes: Sequence[Decoded]
+        self, pairs: Sequence[Pair], wholes: Sequence[ForcedScores]
     ) -> list[list[float]]:
         """Return the features that separate a translation from a text that is none."""
         return [
@@ -454,16 +461,16 @@ class OmissionChecker:
             for pair, whole in zip(pairs, wholes, strict=True)
         ]
 
-    def decode_whole(self, pairs: Sequence[Pair]) -> list[Decoded]:
+    def score_whole_lines(self, pairs: Sequence[Pair]) -> list[ForcedScores]:
         """Score translations of whole lines."""
-        return self.decode([Removal(pair) for pair in pairs])
+        return self.score_removals([Removal(pair) for pair in pairs])
 
-    def decode(self, removals: Sequence[Removal]) -> list[Decoded]:
+    def score_removals(self, removals: Sequence[Removal]) -> list[ForcedScores]:
         """Score translations, in batches of similar length."""
         pairs = [(removal.source_ids(), removal.pair.target.ids) for removal in removals]
 
-        def score(index: int, forced: ForcedPair) -> Decoded:
-            return Decoded(forced.token_log_probs, forced.alpha.sum(axis=0))
+        def score(index: int, forced: ForcedPair) -> ForcedScores:
+            return ForcedScores(forced.token_log_probs, forced.alpha.sum(axis=0))
 
         longest = max((len(target) for _, target in pairs), default=0)
         size = max(1, min(BATCH_SIZE, MAX_TARGET_POSITIONS // (1 + longest)))
@@ -475,10 +482,13 @@ class OmissionChecker:
         pair = search.pair
         source, has_words = pair.source, bool(pair.source.units)
         omissions: list[Omission] = []
-        if has_words and not pair.target.units:
-            unrelated = 1.0
+        is_empty = has_words and not pair.target.units
+        unrelated = 1.0 if is_empty else unrelated
+        # Below MIN_PROBABILITY that a pair is unrelated can be one finding beside its parts.
+        is_unrelated = has_words and unrelated >= max(min_probability, MIN_PROBABILITY)
+        if is_empty:
             omissions.append(self._omission(pair, range(len(source.ids)), (1.0, 0.0), "line"))
-        elif unrelated < max(min_probability, MIN_PROBABILITY) or not has_words:
+        elif not is_unrelated:
             omissions += [
                 self._omission(pair, span, max(map(search.score, members)), _kind(span, pair))
                 for span, members in _runs(search.removed, pair, gap=False)
@@ -489,7 +499,6 @@ class OmissionChecker:
                 for span, members in _runs(is_found, pair, gap=True)
             ]
         omitted = [pair.words(range(row.start, row.end)) for row in omissions]
-        is_unrelated = 0 < unrelated >= min_probability
         word_scores = [p for p, _ in words.values()]
         statistics = self.calibration.domain if self.calibration else None
         nats = search.whole.mean_log_prob

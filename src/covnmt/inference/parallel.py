@@ -38,6 +38,7 @@ from covnmt.inference.input_lines import input_chunks
 from covnmt.inference.model import WINDOW_BATCHES, Model, ModelLoader
 from covnmt.inference.omissions import MAX_TOKENS, MIN_PROBABILITY, CheckedPair, TextPair
 from covnmt.inference.translate import Translation, format_translations
+from covnmt.text.codec import vocabulary_fingerprint
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -109,6 +110,20 @@ def count_gpus(loader: ModelLoader) -> int:
     return torch.cuda.device_count()
 
 
+def models_identity(directories: Iterable[Path], more: Sequence[str] = ()) -> dict[str, Any]:
+    """Hash what models compute with: weights, vocabularies, and `more` files of each directory."""
+    directories, names = list(directories), (*WEIGHTS, *more)
+    return {
+        "models": [
+            file_digest(path)
+            for directory in directories
+            for path in sorted(directory.iterdir())
+            if path.name in names
+        ],
+        "vocabularies": [vocabulary_fingerprint(directory) for directory in directories],
+    }
+
+
 @dataclass(frozen=True)
 class TranslationJob:
     """A model and how to translate with it, the same for all workers."""
@@ -131,12 +146,7 @@ class TranslationJob:
         """Return all that the translations depend on."""
         dictionary = self.loader.dictionary
         return {
-            "models": [
-                file_digest(path)
-                for directory in self.loader.directories
-                for path in sorted(directory.iterdir())
-                if path.name in WEIGHTS
-            ],
+            **models_identity(self.loader.directories),
             "decode": self.decode.model_dump(mode="json"),
             "overlong": self.overlong,
             "sentences": self.split_sentences,

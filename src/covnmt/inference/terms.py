@@ -22,7 +22,7 @@ from covnmt.inference.aligned_text import (
     Span,
     best_range,
     is_one_word,
-    overlaps,
+    overlaps_any,
 )
 from covnmt.text.sentences import END_MARKS
 
@@ -46,7 +46,7 @@ class RequiredText:
 
 @dataclass(frozen=True)
 class TermReport:
-    """A term of a text, as given, and whether the model used it, or lost it and it was inserted."""
+    """A term of a text, as given; `inserted` if the translation lacked it."""
 
     source: str
     target: str
@@ -181,7 +181,7 @@ def has_stray_number(source: str, text: str, positions: Sequence[Span | None]) -
     """Tell whether a translation has a placeholder, or a part of one, anywhere else."""
     numbers = (match for match in re.finditer(r"(\d)\1{2,}", text) if match[0] not in source)
     used = [span for span in positions if span]
-    return any(not overlaps(match.span(), used) for match in numbers)
+    return any(not overlaps_any(match.span(), used) for match in numbers)
 
 
 def insert_required(

@@ -36,7 +36,6 @@ class TextUnits:
     """A source line, and what can be taken out of it: sentences, and words and numbers in them."""
 
     line: str
-    sentence_texts: tuple[str, ...]
     tokens: tuple[str, ...]
     ids: list[int]
     sentences: list[range]  # tokens of each sentence
@@ -66,7 +65,7 @@ class TextUnits:
             units += _shift(sentence_units, sentence.start)
             clauses += _shift(find_clauses(sentence_tokens, sentence_units), sentence.start)
         ids = codec.vocabulary.encode(tokens)
-        return cls(line, texts, tokens, ids, sentences, units, clauses, keys)
+        return cls(line, tokens, ids, sentences, units, clauses, keys)
 
     @cached_property
     def _token_spans(self) -> list[Span]:
@@ -77,10 +76,6 @@ class TextUnits:
         spans = self._token_spans[tokens.start : tokens.stop]
         spans = [span for span in spans if self.line[slice(*span)].strip()]
         return (spans[0][0], spans[-1][1]) if spans else (0, 0)
-
-    def units_in(self, sentence: range) -> list[range]:
-        """Return the units of a sentence."""
-        return [unit for unit in self.units if unit.start in sentence]
 
     def units_without(self, sentences: Iterable[range]) -> list[range]:
         """Return the units that remain when these sentences are taken out."""
