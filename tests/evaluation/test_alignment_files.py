@@ -27,7 +27,7 @@ def test_word_zero_is_an_error_in_a_file_that_counts_from_one(tmp_path: Path) ->
     path = tmp_path / "x.align"
     path.write_text("1-1\n0-1\n")
     with pytest.raises(UserError, match="line 2: link 0-1"):
-        read_links(path, base=1)
+        read_links(path, index_base=1)
 
 
 def test_windows_line_ends_and_empty_lines_are_read(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ SET = EvaluationSet(
     [REFERENCES],
     SOURCE,
     [parse_links(" ".join(f"{k}-{k}" for k, _ in sorted(links))) for links in DIAGONAL],
-    deterministic=True,
+    unique_reference=True,
 )
 MATRICES = [link_matrix(links, (len(links), len(links))) for links in DIAGONAL]
 PERFECT = SystemOutput(REFERENCES, reference_attention=MATRICES, attention=MATRICES)
@@ -104,8 +104,8 @@ def test_links_of_another_aligner_are_preferred_to_matrices() -> None:
     assert value(replace(PERFECT, links=nothing), "AER") == 100
     assert value(replace(PERFECT, links=nothing), "SAER") == 0
     joined = replace(PERFECT, links=nothing, reverse_links=DIAGONAL)
-    assert value(joined, "AER", options=EvaluationOptions(symmetry="union")) == 0
-    assert value(joined, "AER", options=EvaluationOptions(symmetry="intersection")) == 100
+    assert value(joined, "AER", options=EvaluationOptions(symmetrization="union")) == 0
+    assert value(joined, "AER", options=EvaluationOptions(symmetrization="intersection")) == 100
 
 
 def test_drop_needs_the_same_aligner_for_output_and_reference() -> None:
@@ -125,7 +125,7 @@ def test_attention_over_subwords_gives_no_drop() -> None:
 
 def test_options_change_scores_and_signatures() -> None:
     faint = replace(PERFECT, reference_attention=[soft * 0.4 for soft in MATRICES])
-    threshold = EvaluationOptions(extraction="threshold", threshold=0.5, renormalize=True)
+    threshold = EvaluationOptions(link_method="threshold", threshold=0.5, renormalize=True)
     assert value(faint, "AER", options=threshold) == 100
     assert value(faint, "SAER", options=threshold) == pytest.approx(0)
     assert value(faint, "SAER") == pytest.approx(100 * (1 - 0.8 / 1.4), abs=1e-4)
@@ -168,7 +168,7 @@ def test_fertility_that_equals_attention_fits_exactly() -> None:
 
 def test_exact_rates_need_gold() -> None:
     with pytest.raises(UserError, match="--unique-reference"):
-        evaluate(SHORT, EvaluationSet([REFERENCES], deterministic=True))
+        evaluate(SHORT, EvaluationSet([REFERENCES], unique_reference=True))
 
 
 def test_different_numbers_of_sentences_are_an_error() -> None:

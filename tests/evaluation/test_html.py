@@ -21,7 +21,9 @@ SOURCE = ["ka mo ti su", "ka ka mo", f"{HOSTILE} su ka", "mo ti"]
 REFERENCE = ["big house now here", "big big house", f"{HOSTILE} here big", "house now"]
 LOSSY = ["big now now", "big big house", "here big", ""]
 LINKS = [frozenset((k, k) for k in range(len(line.split()))) for line in SOURCE]
-EXACT = EvaluationSet([REFERENCE], SOURCE, [GoldAlignment(x, x) for x in LINKS], deterministic=True)
+EXACT = EvaluationSet(
+    [REFERENCE], SOURCE, [GoldAlignment(x, x) for x in LINKS], unique_reference=True
+)
 PLAIN = EvaluationSet([REFERENCE], SOURCE)
 FAST = EvaluationOptions(samples=2, ter=False)
 

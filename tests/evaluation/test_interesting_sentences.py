@@ -31,7 +31,7 @@ PERFECT = list(REFERENCE)
 # the first loses two words, the second none; the third says one too often
 LOSSY = ["big now", "big big house", "now here here big"]
 
-EXACT = EvaluationSet([REFERENCE], SOURCE, GOLD, deterministic=True)
+EXACT = EvaluationSet([REFERENCE], SOURCE, GOLD, unique_reference=True)
 PLAIN = EvaluationSet([REFERENCE], SOURCE)
 
 

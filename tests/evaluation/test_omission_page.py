@@ -13,7 +13,7 @@ def checked(source: str, *omissions: Omission, unrelated: float = 0.0) -> Checke
 
 def test_omitted_parts_are_marked_in_the_source_as_it_is() -> None:
     pair = checked("Ｇｏ  ing 驫 d", Omission("ing 驫", 1, 3, 1.0, 0.75, "phrase", 4, 9))
-    assert [(run.text, run.probability) for run in page_row(pair).runs] == [
+    assert [(piece.text, piece.probability) for piece in page_row(pair).pieces] == [
         ("Ｇｏ  ", None),
         ("ing 驫", 0.75),
         (" d", None),

@@ -21,7 +21,7 @@ GOLD = [
     GoldAlignment(frozenset((k, k) for k in range(len(line.split()))), frozenset())
     for line in REFERENCES
 ]
-SET = EvaluationSet([REFERENCES], REFERENCES, GOLD, deterministic=True)
+SET = EvaluationSet([REFERENCES], REFERENCES, GOLD, unique_reference=True)
 GOOD = SystemOutput(REFERENCES, links=[row.sure for row in GOLD])
 BAD = SystemOutput([line[:-2] for line in REFERENCES], links=[frozenset({(0, 0)})] * 40)
 

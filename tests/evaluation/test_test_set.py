@@ -85,7 +85,7 @@ def test_empty_last_output_is_kept(paths: dict[str, Path]) -> None:
 
 def test_gold_links_may_count_from_one(paths: dict[str, Path]) -> None:
     write(paths["gold"], ["1-1 2-2", "1-1 3p2"])
-    assert load(paths, base=1)[0].gold == [parse_links(line) for line in GOLD]
+    assert load(paths, index_base=1)[0].gold == [parse_links(line) for line in GOLD]
 
 
 # file, its new lines, what the message names

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest
 
 from covnmt.base.arrays import IntArray
+from covnmt.base.errors import UserError
 from covnmt.metrics.bleu import bleu_from_totals, bleu_statistics, paper_bleu
 from covnmt.metrics.significance import (
     ResamplingMethod,
@@ -141,3 +142,8 @@ def test_few_differing_lines_have_a_large_p_value(
     results = paired_tests({"a": output, "b": other}, [references], method, samples=200)
     p_values = [row.p_value for row in results if row.system == "b"]
     assert all(p is not None and p >= least for p in p_values)
+
+
+def test_paired_tests_refuse_an_unknown_tokenizer() -> None:
+    with pytest.raises(UserError, match="no tokenizer 'moses'"):
+        paired_tests({"a": ["x"], "b": ["y"]}, [["x"]], "bootstrap", tokenize="moses")

@@ -12,12 +12,12 @@ from covnmt.base.files import atomic_write, open_decompressed, read_lines
 from covnmt.metrics.alignment import GoldAlignment, Links, parse_links
 
 
-def read_links(path: Path, base: Literal[0, 1] = 0) -> list[GoldAlignment]:
-    """Read a Pharaoh file, whose words count from `base`; an empty line has no links."""
+def read_links(path: Path, index_base: Literal[0, 1] = 0) -> list[GoldAlignment]:
+    """Read a Pharaoh file, whose words count from `index_base`; an empty line has no links."""
     alignments = []
     for number, line in enumerate(read_lines(path), 1):
         try:
-            alignments.append(parse_links(line, base))
+            alignments.append(parse_links(line, index_base))
         except UserError as error:
             raise UserError(f"{path}, line {number}: {error}") from None
     return alignments

@@ -47,9 +47,9 @@ class EvaluationOptions:
     """The choices of an evaluation; the defaults follow the paper."""
 
     tokenize: str = "13a"
-    extraction: LinkExtraction = "argmax"
+    link_method: LinkExtraction = "argmax"
     threshold: float = 0.5
-    symmetry: Symmetrization = "grow-diag-final"
+    symmetrization: Symmetrization = "grow-diag-final"
     renormalize: bool = False
     alternative: Alternative = "two-sided"
     ter: bool = True
@@ -62,9 +62,9 @@ class EvaluationOptions:
 class Evaluation:
     """All scores of one system.
 
-    `adequacy` holds exact rates and is empty unless the test set is deterministic; `proxies` are
+    `adequacy` holds exact rates and is empty unless the reference is unique; `proxies` are
     rough substitutes. `statistics` are the BLEU statistics [N, 10], `word_errors` the omitted and
-    repeated source words of each sentence of a deterministic set.
+    repeated source words of each sentence if it is.
     """
 
     sentences: int
@@ -109,10 +109,10 @@ class Comparison:
     randomization: tuple[PairedTestResult, ...]
 
     def marks(self, system: str) -> str:
-        """Return a mark for each baseline that the system beats with p < 0.01 (paper, Table 1)."""
+        """Return a dagger per baseline that the system beats with p < 0.01 (paper, Table 1)."""
         return "".join(
-            mark
-            for mark, baseline in zip(SIGNIFICANCE_MARKS, self.baselines, strict=False)
+            dagger
+            for dagger, baseline in zip(SIGNIFICANCE_MARKS, self.baselines, strict=False)
             if baseline != system and self.sign_tests[baseline, system].is_gain
         )
 
@@ -129,7 +129,9 @@ class Comparison:
                 for (baseline, system), test in self.sign_tests.items()
             ],
             "bootstrap": [asdict(result) for result in self.bootstrap],
-            "randomisation": [asdict(result) for result in self.randomization],
+            "randomisation": [  # the keys of result files keep the British spelling
+                asdict(result) for result in self.randomization
+            ],
         }
 
 
@@ -243,7 +245,7 @@ class _Evaluator:
         if self.output.reverse_links is None:
             return links
         return [
-            alignment.symmetrize(forward, backward, self.options.symmetry)
+            alignment.symmetrize(forward, backward, self.options.symmetrization)
             for forward, backward in zip(links, self.output.reverse_links, strict=True)
         ]
 
@@ -263,16 +265,17 @@ class _Evaluator:
         return self._extract_links(output.attention)
 
     def _extract_links(self, matrices: Sequence[FloatArray]) -> list[Links]:
-        method, threshold = self.options.extraction, self.options.threshold
+        method, threshold = self.options.link_method, self.options.threshold
         return [alignment.links_from_attention(m, method, threshold) for m in matrices]
 
     def _links_signature(self) -> str:
-        links = "file" if self.output.links is not None else self._extraction_signature()
-        symmetry = self.options.symmetry if self.output.reverse_links is not None else "none"
-        return f"links:{links}|sym:{symmetry}|pooled:corpus|{VERSION}"
+        links = "file" if self.output.links is not None else self._link_method_signature()
+        both = self.output.reverse_links is not None
+        symmetrization = self.options.symmetrization if both else "none"
+        return f"links:{links}|sym:{symmetrization}|pooled:corpus|{VERSION}"
 
-    def _extraction_signature(self) -> str:
-        method, threshold = self.options.extraction, self.options.threshold
+    def _link_method_signature(self) -> str:
+        method, threshold = self.options.link_method, self.options.threshold
         return f"{method}({threshold:g})" if method == "threshold" else method
 
     def _alignment_scores(self) -> tuple[Score, ...]:
@@ -292,13 +295,14 @@ class _Evaluator:
         ]
         if attention is not None:
             saer = alignment.saer(attention, gold, self.options.renormalize)
+            # signatures in result files keep the British spelling
             rows = "renormalised" if self.options.renormalize else "as-is"
             scores.insert(1, Score("SAER", 100 * saer, f"rows:{rows}|pooled:corpus|{VERSION}"))
         return tuple(scores)
 
     def _find_word_errors(self) -> tuple[SourceWordErrors, ...]:
         test_set = self.test_set
-        if not test_set.deterministic:
+        if not test_set.unique_reference:
             return ()
         if test_set.gold is None or test_set.source is None:
             raise UserError("--unique-reference needs the source and a gold alignment too")
@@ -334,8 +338,8 @@ class _Evaluator:
         output_links = self._link_output()
         if output_links is not None and self.reference_links is not None:
             from_file = self.output.output_links is not None
-            extraction = "file" if from_file else self._extraction_signature()
-            signature = f"output-links:{extraction}|{self._links_signature()}"
+            method = "file" if from_file else self._link_method_signature()
+            signature = f"output-links:{method}|{self._links_signature()}"
             drop = adequacy.drop_score(output_links, self.reference_links)
             scores.append(Score("DROP", drop, signature))
         if self.output.attention is not None:

@@ -1,7 +1,8 @@
 """Find the sentences worth reading: where systems differ most, omit most, repeat most.
 
-With a deterministic test set omissions and repetitions are exact. Otherwise they are proxies:
-source words with low attention, words repeated beyond the reference; the report says so.
+With a unique reference (the only right translation) omissions and repetitions are exact. Otherwise
+they are proxies: source words with low attention, words repeated beyond the reference; the report
+says so.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -22,8 +22,9 @@ def judged_scores(
 ) -> tuple[Score, ...]:
     """Return the percentages of omitted source words and of target words without a source.
 
-    A source word is omitted if it is in a part that `covnmt check` reports, a target word is an
-    addition if no source word supports it as usual. Lines that are too long are skipped.
+    A source word is omitted if it is in a part that `covnmt check` reports, or in a line whose
+    translation is reported as unrelated; a target word is an addition if no source word supports it
+    as usual. Lines that are too long are skipped.
     """
     directory = judge.directories[0]
     for name in (CALIBRATION_FILE, LEXICON_FILE):

@@ -11,8 +11,8 @@ from covnmt.inference.omissions import CheckedPair, OmissionReport
 
 
 @dataclass(frozen=True)
-class Run:
-    """Source text that is marked with a probability, or not marked."""
+class TextPiece:
+    """A part of the source: omitted with this probability, or not marked."""
 
     text: str
     probability: float | None
@@ -20,10 +20,10 @@ class Run:
 
 @dataclass(frozen=True)
 class PageRow:
-    """A pair as the page shows it."""
+    """A sentence pair as the page shows it: the source in pieces, and what was found."""
 
     id: str
-    runs: Sequence[Run]
+    pieces: Sequence[TextPiece]
     target: str
     findings: Sequence[Finding]
 
@@ -38,11 +38,11 @@ def write_omission_page(path: Path, pairs: Iterable[CheckedPair], summary: str) 
 def page_row(checked: CheckedPair) -> PageRow:
     """Split the source of a pair into marked and other text."""
     pair, report = checked
-    runs, end = list[Run](), 0
+    pieces, end = list[TextPiece](), 0
     if isinstance(report, OmissionReport):
         for omission in report.omissions:
-            runs.append(Run(pair.source[end : omission.start_char], None))
+            pieces.append(TextPiece(pair.source[end : omission.start_char], None))
             end = omission.end_char
-            runs.append(Run(pair.source[omission.start_char : end], omission.probability))
-    runs.append(Run(pair.source[end:], None))
-    return PageRow(pair.id, runs, pair.target, [*findings(report)])
+            pieces.append(TextPiece(pair.source[omission.start_char : end], omission.probability))
+    pieces.append(TextPiece(pair.source[end:], None))
+    return PageRow(pair.id, pieces, pair.target, [*findings(report)])

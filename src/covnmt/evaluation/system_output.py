@@ -8,14 +8,16 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from covnmt.base.arrays import FloatArray
 from covnmt.base.errors import UserError
 from covnmt.base.files import PARSE_ERRORS, read_input_lines
-from covnmt.metrics.alignment import Links
+from covnmt.metrics.alignment import GoldAlignment, Links
+
+T = TypeVar("T", str, GoldAlignment)
 
 SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -75,16 +77,25 @@ def combine_output_lines(
 def read_outputs(path: Path, sentences: int | None = None) -> list[OutputLine]:
     """Read a system's output; "-" is standard input.
 
-    If the number of `sentences` is given, one empty line too many at the end is ignored.
+    If the number of `sentences` is given, one blank line too many at the end is ignored.
     """
     lines = list(read_input_lines(path))
-    if sentences is not None and len(lines) == sentences + 1 and not lines[-1]:
-        lines.pop()
+    if sentences is not None:
+        lines = drop_blank_last_row(lines, sentences)
     if not lines:
         raise UserError(f"{path}: empty; expected a translation on every line")
     if not _is_json(lines[0]):
         return [OutputLine(text=line) for line in lines]
     return [parse_output_line(line, f"{path}, line {n}") for n, line in enumerate(lines, 1)]
+
+
+def drop_blank_last_row(rows: list[T], sentences: int) -> list[T]:
+    """Drop the last row if it is blank and one too many; `check_evaluation_inputs` finds others."""
+    if not rows or len(rows) != sentences + 1:
+        return rows
+    last = rows[-1]
+    content = last.possible if isinstance(last, GoldAlignment) else last.strip()
+    return rows if content else rows[:-1]
 
 
 def parse_output_line(line: str, where: str) -> OutputLine:

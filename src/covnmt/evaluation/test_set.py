@@ -13,7 +13,12 @@ from typing import Any, Literal
 from covnmt.base.errors import UserError
 from covnmt.base.files import read_lines
 from covnmt.evaluation.alignment_files import check_links, check_matrices, load_matrices, read_links
-from covnmt.evaluation.system_output import SystemOutput, combine_output_lines, read_outputs
+from covnmt.evaluation.system_output import (
+    SystemOutput,
+    combine_output_lines,
+    drop_blank_last_row,
+    read_outputs,
+)
 from covnmt.metrics.alignment import GoldAlignment, Links
 
 
@@ -23,7 +28,7 @@ class EvaluationSet:
 
     references: one list of sentences per reference set.
     gold: alignment of the words, split at white space, of source and first reference.
-    deterministic: the first reference is the only right translation, as in the embedded pair;
+    unique_reference: the first reference is the only right translation, as in the embedded pair;
         only then can omitted and repeated words be counted exactly.
     files: the file of each of these, for messages.
     """
@@ -31,7 +36,7 @@ class EvaluationSet:
     references: Sequence[Sequence[str]]
     source: Sequence[str] | None = None
     gold: Sequence[GoldAlignment] | None = None
-    deterministic: bool = False
+    unique_reference: bool = False
     files: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -39,20 +44,20 @@ def load_evaluation_set(
     references: Sequence[Path],
     source: Path | None = None,
     gold: Path | None = None,
-    base: Literal[0, 1] = 0,
-    deterministic: bool = False,
+    index_base: Literal[0, 1] = 0,
+    unique_reference: bool = False,
 ) -> EvaluationSet:
-    """Read a test set; words of the gold alignment count from `base`."""
+    """Read a test set; words of the gold alignment count from `index_base`."""
     texts = [list(read_lines(path)) for path in references]
-    texts = [lines[:-1] if lines and not lines[-1].strip() else lines for lines in texts]
+    texts = [drop_blank_last_row(lines, len(lines) - 1) for lines in texts]
     sentences = len(texts[0])
     paths = {f"reference {n}": path for n, path in enumerate(references, 1)}
     paths |= {name: path for name, path in (("source", source), ("gold", gold)) if path}
     return EvaluationSet(
         references=texts,
-        source=_trim(list(read_lines(source)), sentences) if source else None,
-        gold=_trim(read_links(gold, base), sentences) if gold else None,
-        deterministic=deterministic,
+        source=drop_blank_last_row(list(read_lines(source)), sentences) if source else None,
+        gold=drop_blank_last_row(read_links(gold, index_base), sentences) if gold else None,
+        unique_reference=unique_reference,
         files={name: str(path) for name, path in paths.items()},
     )
 
@@ -65,12 +70,12 @@ def load_output(
     reverse_links: Path | None = None,
     attention: Path | None = None,
     output_links: Path | None = None,
-    base: Literal[0, 1] = 0,
+    index_base: Literal[0, 1] = 0,
 ) -> SystemOutput:
     """Read the output of a system: text, or lines of `covnmt translate --json`.
 
     JSON lines also give attention and fertility. Link files have the source first and count words
-    from `base`.
+    from `index_base`.
     """
     sentences = len(test_set.references[0])
     output = combine_output_lines(read_outputs(hypothesis, sentences))
@@ -85,7 +90,11 @@ def load_output(
     }
 
     def read(path: Path | None) -> list[Links] | None:
-        return [g.possible for g in _trim(read_links(path, base), sentences)] if path else None
+        return (
+            [g.possible for g in drop_blank_last_row(read_links(path, index_base), sentences)]
+            if path
+            else None
+        )
 
     return SystemOutput(
         text=output.text,
@@ -183,9 +192,3 @@ def _check_words(
     if output.reference_attention is not None:
         name = _name(files, "reference_attention")
         check_matrices(output.reference_attention, reference_lengths, name)
-
-
-def _trim(rows: list[Any], sentences: int) -> list[Any]:
-    """Drop one empty line too many at the end; check_evaluation_inputs finds any other."""
-    empty = ("", GoldAlignment(frozenset(), frozenset()))
-    return rows[:-1] if len(rows) == sentences + 1 and rows[-1] in empty else rows

@@ -51,8 +51,8 @@ class AlignmentQuality:
         return _ratio(2 * self.precision * self.recall, self.precision + self.recall)
 
 
-def parse_links(line: str, base: Literal[0, 1] = 0) -> GoldAlignment:
-    """Parse one Pharaoh line, whose words count from `base`."""
+def parse_links(line: str, index_base: Literal[0, 1] = 0) -> GoldAlignment:
+    """Parse one Pharaoh line, whose words count from `index_base`."""
     sure: set[tuple[int, int]] = set()
     possible: set[tuple[int, int]] = set()
     for item in line.split():
@@ -61,7 +61,7 @@ def parse_links(line: str, base: Literal[0, 1] = 0) -> GoldAlignment:
             raise UserError(
                 f"{item!r} is not a link; expected source-target such as 3-4, or 3p4 if possible"
             )
-        link = int(match[1]) - base, int(match[3]) - base
+        link = int(match[1]) - index_base, int(match[3]) - index_base
         if min(link) < 0:
             raise UserError(
                 f"link {item} has a word 0, but --index-base 1 says that words count from 1"
@@ -201,22 +201,22 @@ def link_matrix(links: Links, shape: tuple[int, ...]) -> FloatArray:
 
 
 def fold_subwords(
-    matrix: FloatArray, source_words: Sequence[int], target_words: Sequence[int]
+    matrix: FloatArray, source_word_indices: Sequence[int], target_word_indices: Sequence[int]
 ) -> FloatArray:
     """Turn a matrix over subwords into one over words: sum source subwords, average target ones.
 
-    `source_words` holds the word number of each source subword, from 0 and in order; likewise
-    `target_words`. Rows that sum to 1 still do.
+    `source_word_indices` holds the index of the word of each source subword, in order; likewise
+    `target_word_indices`. Rows that sum to 1 still do.
     """
-    sums = _sum_by_word(_sum_by_word(matrix, target_words).T, source_words).T
-    counts = _sum_by_word(np.ones((len(target_words), 1), np.float32), target_words)
+    sums = _sum_by_word(_sum_by_word(matrix, target_word_indices).T, source_word_indices).T
+    counts = _sum_by_word(np.ones((len(target_word_indices), 1), np.float32), target_word_indices)
     return np.asarray(sums / np.maximum(counts, 1))  # a word without subwords has a row of zeros
 
 
-def _sum_by_word(rows: FloatArray, word_numbers: Sequence[int]) -> FloatArray:
+def _sum_by_word(rows: FloatArray, word_indices: Sequence[int]) -> FloatArray:
     """Sum rows of subwords [P, n] to rows of words [W, n]."""
-    sums = np.zeros((max(word_numbers, default=-1) + 1, rows.shape[1]), np.float32)
-    np.add.at(sums, np.asarray(word_numbers, np.int64), rows)
+    sums = np.zeros((max(word_indices, default=-1) + 1, rows.shape[1]), np.float32)
+    np.add.at(sums, np.asarray(word_indices, np.int64), rows)
     return sums
 
 

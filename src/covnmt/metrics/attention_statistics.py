@@ -23,6 +23,9 @@ from covnmt.metrics.bootstrap import (
 
 # Coverage under which a source word is not yet covered, and above which it is covered.
 UNCOVERED, COVERED = 0.2, 1.0
+GROUPS = ("uncovered", "partly", "covered")
+# columns of the sums over the words of a group
+WORDS, LOG_ATTENTION, CHANGE = range(3)
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class AttendedPair(NamedTuple):
 
 @dataclass(frozen=True)
 class WordGroup:
-    """Source words that have been covered so far to some degree, counted at every step."""
+    """Word-step pairs whose source word had this much coverage before the step."""
 
     words: int
     log_attention: float  # mean, in nats
@@ -70,21 +73,22 @@ def coverage_effect(pairs: Iterable[AttendedPair]) -> CoverageEffect:
     A word's coverage is the attention received so far, divided by its fertility where the model has
     one. Intervals are 95% bootstrap confidence intervals over the pairs.
     """
-    rows = [_sums_of_pair(pair) for pair in pairs] or [np.zeros((3, 3))]
+    rows = [_sums_of_pair(pair) for pair in pairs] or [np.zeros((len(GROUPS), 3))]
     sums = np.stack(rows)  # [N, groups, 3]
     samples = resample_counts(len(sums), BOOTSTRAP_SAMPLES, np.random.default_rng(BOOTSTRAP_SEED))
     resampled = np.tensordot(samples, sums, axes=1)  # [samples, groups, 3]
     means, mean_samples = _group_means(sums.sum(axis=0)), _group_means(resampled)
     groups = [
         WordGroup(
-            words=int(sums[:, group, 0].sum()),
-            log_attention=float(means[group, 0]),
-            change=float(means[group, 1]),
-            change_interval=confidence_interval(mean_samples[:, group, 1]),
+            words=int(sums[:, group, WORDS].sum()),
+            log_attention=float(means[group, LOG_ATTENTION]),
+            change=float(means[group, CHANGE]),
+            change_interval=confidence_interval(mean_samples[:, group, CHANGE]),
         )
-        for group in range(3)
+        for group in range(len(GROUPS))
     ]
-    differences = mean_samples[:, 2, 1] - mean_samples[:, 0, 1]
+    changes = mean_samples[:, :, CHANGE]
+    differences = changes[:, GROUPS.index("covered")] - changes[:, GROUPS.index("uncovered")]
     uncovered, partly, covered = groups
     return CoverageEffect(
         uncovered,
@@ -96,22 +100,22 @@ def coverage_effect(pairs: Iterable[AttendedPair]) -> CoverageEffect:
 
 
 def _sums_of_pair(pair: AttendedPair) -> DoubleArray:
-    """Return words, sum of log attention and sum of its change by group [3, 3]."""
+    """Return words, sum of log attention and sum of its change by group [groups, 3]."""
     alpha, without = (matrix.astype(np.float64) for matrix in pair[:2])
     fertility = 1.0 if pair.fertility is None else pair.fertility
     before = (np.cumsum(alpha, axis=0) - alpha) / fertility  # C_{i-1} [I, J]
     groups = np.digitize(before, (UNCOVERED, np.nextafter(COVERED, 2)))
-    valid = (alpha > 0) & (without > 0)  # float32 has no smaller ones
+    valid = (alpha > 0) & (without > 0)  # weights too small for float32 are 0
     logs = np.log(np.where(valid, alpha, 1))
     changes = logs - np.log(np.where(valid, without, 1))
-    rows = [valid & (groups == group) for group in range(3)]
+    rows = [valid & (groups == group) for group in range(len(GROUPS))]
     return np.array([[row.sum(), logs[row].sum(), changes[row].sum()] for row in rows])
 
 
 def _group_means(sums: DoubleArray) -> DoubleArray:
-    """Divide sums [..., groups, 3] by the words; 0 for a group without words [..., groups, 2]."""
-    words = sums[..., :1]
-    return np.divide(sums[..., 1:], words, out=np.zeros_like(sums[..., 1:]), where=words > 0)
+    """Divide sums [..., groups, 3] by the words; 0 for a group without words."""
+    words = sums[..., [WORDS]]
+    return np.divide(sums, words, out=np.zeros_like(sums), where=words > 0)
 
 
 def fertility_fit(

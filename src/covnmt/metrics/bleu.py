@@ -54,7 +54,7 @@ def bleu_statistics(
 
     `references` holds one list of sentences per reference set.
     """
-    tokenizer = _sacre_bleu_metric(tokenize).tokenizer
+    tokenizer = sacre_bleu_metric(tokenize).tokenizer
 
     def tokens(line: str) -> list[str]:
         # lower-case last, as mteval does, so that "&QUOT;" is not taken for a quotation mark
@@ -148,7 +148,7 @@ def sacre_bleu(
     hypotheses: Sequence[str], references: Sequence[Sequence[str]], tokenize: str = "13a"
 ) -> Score:
     """Score a corpus with sacreBLEU's BLEU: cased, closest reference length, smoothed."""
-    metric = _sacre_bleu_metric(tokenize)
+    metric = sacre_bleu_metric(tokenize)
     result = metric.corpus_score(hypotheses, references)
     details = {"brevity_penalty": result.bp, "length_ratio": result.ratio} | {
         f"precision_{n}": value for n, value in enumerate(result.precisions, 1)
@@ -188,7 +188,8 @@ def count_ter_edits(line: tuple[str, ...]) -> tuple[float, float]:
     return score.num_edits, score.ref_length
 
 
-def _sacre_bleu_metric(tokenize: str) -> BLEU:
+def sacre_bleu_metric(tokenize: str) -> BLEU:
+    """Return sacreBLEU's BLEU; raise if it does not have the tokenizer."""
     if tokenize not in BLEU.TOKENIZERS:
         choices = ", ".join(sorted(BLEU.TOKENIZERS))
         raise UserError(f"sacreBLEU has no tokenizer {tokenize!r}; choose from {choices}")

@@ -20,7 +20,7 @@ from covnmt.metrics.bootstrap import (
     resample_counts,
 )
 
-# A score of the sentences with these numbers.
+# Maps sentence indices to a score.
 SubsetMeasure = Callable[[Sequence[int]], float]
 
 BUCKET_WIDTH = 10  # source words
@@ -64,7 +64,7 @@ def scores_by_length(
     """Score each non-empty bucket of source lengths.
 
     `statistics` are BLEU statistics [N, 10], which also give output and reference lengths.
-    `measures` names further scores, each a function of sentence numbers.
+    `measures` names further scores, each a function of sentence indices.
     """
     if len(source_lengths) != len(statistics):
         raise ValueError(f"{len(source_lengths)} source lengths for {len(statistics)} sentences")

@@ -15,12 +15,11 @@ from typing import Literal, cast
 
 import numpy as np
 from sacrebleu.metrics.base import Metric
-from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.significance import PairedTest, Result
 
 from covnmt.base.arrays import IntArray
-from covnmt.metrics.bleu import bleu_from_totals
+from covnmt.metrics.bleu import bleu_from_totals, sacre_bleu_metric
 
 Alternative = Literal["two-sided", "greater"]
 ResamplingMethod = Literal["bootstrap", "randomization"]
@@ -108,7 +107,7 @@ def paired_tests(
     seed is 12345, or the environment variable SACREBLEU_SEED. For equal scores sacreBLEU returns
     its smallest p-value; we return 1. For few differing sentences see `smallest_p_value`.
     """
-    metrics: dict[str, Metric] = {"BLEU": BLEU(tokenize=tokenize, force=True), "chrF": CHRF()}
+    metrics: dict[str, Metric] = {"BLEU": sacre_bleu_metric(tokenize), "chrF": CHRF()}
     kind = "bs" if method == "bootstrap" else "ar"
     signatures, results = PairedTest(
         list(systems.items()), metrics, references, test_type=kind, n_samples=samples

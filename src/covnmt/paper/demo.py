@@ -48,7 +48,9 @@ def run_demo(directory: Path) -> Iterator[RenderableType]:
         train_demo_system(system, data, directory / system)
         translate_test(text, directory / system)
     gold = text / "test.align"
-    test_set = load_evaluation_set([text / "test.tgt"], text / "test.src", gold, 0, True)
+    test_set = load_evaluation_set(
+        [text / "test.tgt"], text / "test.src", gold, 0, unique_reference=True
+    )
     systems = {system: read_outputs(directory / system / "test.jsonl") for system in SYSTEMS}
     attention = {system: load_matrices(directory / system / "test.npz") for system in SYSTEMS}
     outputs = {
