@@ -57,3 +57,12 @@ def test_all_damaged_files_are_listed(run: Run, tiny_corpus: Path, tmp_path: Pat
 
 def test_verify_refuses_other_directories(run: Run, tmp_path: Path) -> None:
     assert "neither a prepared corpus nor a model" in run("verify", tmp_path, code=2).err
+
+
+def test_verify_does_not_look_up_a_mistyped_path_on_the_hub(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("covnmt.model.directory.is_hub_name", lambda name: True)
+    monkeypatch.setattr("covnmt.model.directory.download_model", lambda name: pytest.fail(name))
+    assert "data/mine: no such directory" in run("verify", "data/mine", code=2).err
+    assert "\tok\n" in run("verify", "ja-en").out

@@ -93,7 +93,7 @@ def _refuse(reason: str) -> NoReturn:
 
 @contextmanager
 def _standard_output() -> Iterator[None]:
-    """Trouble with standard output, most of which shows only in the end, is bad input too."""
+    """Turn OS errors, late ones of standard output included, into messages."""
     try:
         try:
             yield

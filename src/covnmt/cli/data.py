@@ -27,7 +27,7 @@ corpus_app = typer.Typer(no_args_is_help=True, help="List and download public pa
 app.add_typer(corpus_app, name="corpus")
 
 
-def language(code: str | None) -> str | None:
+def normalize_language_code(code: str | None) -> str | None:
     """Check a language code and drop its region: pt-BR becomes pt."""
     if code is None:
         return None
@@ -52,7 +52,9 @@ PrepareOptions = Annotated[
 ]
 LanguageOption = Annotated[
     str | None,
-    typer.Option(help="language code such as de", show_default="en", callback=language),
+    typer.Option(
+        help="language code such as de", show_default="en", callback=normalize_language_code
+    ),
 ]
 TokenizerKind = Literal["moses", "jieba", "characters", "whitespace", "sentencepiece"]
 SourceTokenizerOption = Annotated[
@@ -67,7 +69,7 @@ CHINESE = "zh"
 @app.command()
 def synthetic(
     argument: OutputArgument = None,
-    out: OutputDirectoryOption = None,
+    output: OutputDirectoryOption = None,
     train: Annotated[int, typer.Option(help="training pairs")] = 30_000,
     dev: Annotated[int, typer.Option(help="development pairs")] = 500,
     test: Annotated[int, typer.Option(help="test pairs")] = 1_000,
@@ -76,7 +78,7 @@ def synthetic(
     """Write the synthetic embedded language pair, with gold alignments."""
     from covnmt.data.synthetic import write_synthetic_corpus
 
-    directory = take_one_output(out, argument, "the directory of the new files")
+    directory = take_one_output(output, argument, "the directory of the new files")
     write_synthetic_corpus(directory, seed=seed, train=train, dev=dev, test=test)
     log(f"wrote {train:,} + {dev:,} + {test:,} pairs to {directory}")
 
@@ -88,7 +90,7 @@ def prepare(
         list[str] | None,
         typer.Argument(help="training text: source and target file; several: a.ja,b.ja a.en,b.en"),
     ] = None,
-    out: Annotated[
+    output: Annotated[
         Path | None,
         typer.Option("--output", "-o", file_okay=False, help="directory of the prepared corpus"),
     ] = None,
@@ -123,7 +125,7 @@ def prepare(
     from covnmt.base.config import validate_settings
     from covnmt.data.prepare import prepare_corpus
 
-    directory, train = _prepare_paths(files or [], out, train)
+    directory, train = _prepare_paths(files or [], output, train)
     plain = options["open_vocabulary"]
     chinese = {"simplified": simplify, "numerals": numerals}
     if any(chinese.values()) and CHINESE not in (source_language, target_language):
@@ -228,11 +230,11 @@ def corpus_list() -> None:
 def corpus_get(
     name: Annotated[str, typer.Argument(help="name from `covnmt corpus list`")],
     argument: OutputArgument = None,
-    out: OutputDirectoryOption = None,
+    output: OutputDirectoryOption = None,
 ) -> None:
     """Download a corpus, verify it, and write parallel text files."""
     from covnmt.data.open_corpora import download_corpus
 
-    directory = take_one_output(out, argument, "the directory of the new files")
+    directory = take_one_output(output, argument, "the directory of the new files")
     for file, lines in download_corpus(name, directory).items():
         print(f"{directory / file}: {lines:,} lines")

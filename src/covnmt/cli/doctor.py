@@ -14,7 +14,10 @@ app = typer.Typer()
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
 ) -> None:
-    """Check the installation; print what is wrong and what to do. Paste it into issues."""
+    """Check the installation; print what is wrong and what to do.
+
+    Include its output in bug reports.
+    """
     from covnmt.inference.doctor import diagnose, diagnoses_json
 
     findings = list(diagnose())

@@ -1,4 +1,4 @@
-"""Commands that score translations: evaluate, compare, report, plot, rate."""
+"""Commands that score translations: evaluate, score, compare, report, plot, rate."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -47,16 +47,21 @@ ReferenceOption = Annotated[
 SourceOption = Annotated[Path | None, typer.Option("--source", "-s", help="source text")]
 GoldOption = Annotated[
     Path | None,
-    typer.Option("--gold", "-g", help="gold alignment of the source and the first reference"),
+    typer.Option(
+        "--gold",
+        "-g",
+        help="gold alignment of the source and the first reference (Pharaoh format), for AER and "
+        "SAER",
+    ),
 ]
 IndexBaseOption = Annotated[
-    int, typer.Option(help="number of the first word in link files: 0 or 1")
+    int, typer.Option(help="number of the first word in files of links: 0 or 1")
 ]
 UniqueReferenceOption = Annotated[
     bool,
     typer.Option(
-        help="count omitted and repeated words exactly; valid only if the reference is the "
-        "only correct translation, as for the synthetic pair"
+        help="treat every difference from the reference as an error: count omitted and repeated "
+        "words exactly. Valid only if it is the only correct translation, as for the synthetic pair"
     ),
 ]
 TokenizeOption = Annotated[str, typer.Option(help="sacreBLEU tokenizer")]
@@ -100,7 +105,10 @@ NamedFiles = Annotated[
 ]
 ReferenceAttentionOption = Annotated[
     list[str] | None,
-    typer.Option(help="NAME=FILE.npz: attention matrices of the reference, from `covnmt align`"),
+    typer.Option(
+        help="NAME=FILE.npz: attention matrices of the first reference, from `covnmt align "
+        "--matrices`; repeatable"
+    ),
 ]
 
 
@@ -117,23 +125,34 @@ def evaluate(
     gold: GoldOption = None,
     reference_attention: Annotated[
         Path | None,
-        typer.Option(help="attention matrices of the reference (.npz), from `covnmt align`"),
+        typer.Option(
+            help="attention matrices of the first reference (.npz), from `covnmt align "
+            "--matrices`, for AER and SAER"
+        ),
     ] = None,
     links: Annotated[
         Path | None,
         typer.Option(
-            help="alignment of source and reference (Pharaoh format), for AER without attention"
+            help="links of the source and the first reference by any aligner (Pharaoh format), for "
+            "AER and DROP; with --reference-attention, these links are used"
         ),
     ] = None,
     reverse_links: Annotated[
         Path | None,
-        typer.Option(help="alignment of the opposite direction, also written source-target"),
+        typer.Option(
+            help="links of the same texts by an aligner that ran from the target to the source, "
+            "also written source-target; combined with --links"
+        ),
     ] = None,
     attention: Annotated[
-        Path | None, typer.Option(help="attention matrices of the output (.npz)")
+        Path | None,
+        typer.Option(
+            help="attention matrices of the output (.npz), for DROP and statistics of attention"
+        ),
     ] = None,
     output_links: Annotated[
-        Path | None, typer.Option(help="alignment of source and output, for DROP")
+        Path | None,
+        typer.Option(help="links of the source and the output (Pharaoh format), for DROP"),
     ] = None,
     index_base: IndexBaseOption = 0,
     unique_reference: UniqueReferenceOption = False,
@@ -145,16 +164,26 @@ def evaluate(
     symmetrize: SymmetrizeOption = "grow-diag-final",
     renormalize: Annotated[
         bool,
-        typer.Option(help="renormalize the matrices for SAER"),
+        typer.Option(
+            help="for SAER, divide each row of the matrices by its sum, as if the end symbol had "
+            "no weight"
+        ),
     ] = False,
     ter: TerOption = True,
     judge: JudgeOption = None,
     as_json: JsonOption = False,
-    out: ScoresOption = None,
+    output: ScoresOption = None,
 ) -> None:
-    """Score one system: BLEU, chrF, TER, AER, SAER, DROP, REP and more."""
+    """Score one system: BLEU, chrF, TER, and more if more files are given.
+
+    AER (alignment error rate) needs --source, --gold and --links or --reference-attention, SAER
+    (the same for soft attention) --reference-attention. DROP (source words left untranslated) needs
+    --links and --output-links, or --reference-attention and the attention of the output. REP
+    (repeated words) needs no other file. Links are in Pharaoh format: source-target word pairs such
+    as 0-0 1-2.
+    """
     from covnmt.evaluation.evaluate import EvaluationOptions
-    from covnmt.evaluation.evaluate import evaluate as run
+    from covnmt.evaluation.evaluate import evaluate as evaluate_system
     from covnmt.evaluation.tables import evaluation_table, length_table
     from covnmt.evaluation.test_set import load_evaluation_set, load_output
 
@@ -171,7 +200,7 @@ def evaluate(
         reverse_links,
         attention,
     ]
-    check_distinct_paths([out], [*inputs, output_links])
+    check_distinct_paths([output], [*inputs, output_links])
     first_number = _first_word_number(index_base)
     test_set = load_evaluation_set(reference, source, gold, first_number, unique_reference)
     system = load_output(
@@ -194,11 +223,11 @@ def evaluate(
         workers=available_cpus(),
         judge=_find_judge(judge, source),
     )
-    evaluation = run(system, test_set, options)
+    evaluation = evaluate_system(system, test_set, options)
     tables = [evaluation_table(evaluation)]
     if evaluation.by_length:
         tables.append(length_table({hypothesis.name: evaluation}))
-    _show(tables, evaluation.to_json(), as_json, out)
+    _show(tables, evaluation.to_json(), as_json, output)
 
 
 def _find_judge(name: str | None, source: Path | None) -> "ModelLoader | None":
@@ -216,7 +245,7 @@ def score(
     source: Annotated[Path, typer.Argument(help="source text")],
     target: Annotated[Path, typer.Argument(help="its translation, line by line")],
     model: SingleModelOption = [],  # noqa: B006
-    out: OutputOption = None,
+    output: OutputOption = None,
     per_token: Annotated[bool, typer.Option(help="divide by the number of target tokens")] = False,
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
@@ -225,7 +254,7 @@ def score(
     from covnmt.inference.model import ModelLoader
     from covnmt.inference.parallel import align_parallel_files
 
-    check_distinct_paths([out], [source, target])
+    check_distinct_paths([output], [source, target])
     loader = ModelLoader.find([require_one_model(model, "score")], device, threads)
     total, tokens = 0.0, 0
 
@@ -237,7 +266,7 @@ def score(
             total, tokens = total + pair.log_prob, tokens + size
             yield f"{pair.log_prob / (size if per_token else 1):.4f}"
 
-    write_output_lines(out, lines())
+    write_output_lines(output, lines())
     if tokens:
         mean = total / tokens
         log(f"mean per token: {mean:.4f}; perplexity per token: {exp(-mean):.2f}")
@@ -260,17 +289,17 @@ def compare(
     ter: TerOption = True,
     judge: JudgeOption = None,
     as_json: JsonOption = False,
-    out: ScoresOption = None,
+    output: ScoresOption = None,
 ) -> None:
     """Compare systems on one test set, with sign tests and bootstrap confidence intervals."""
     from covnmt.evaluation.evaluate import EvaluationOptions
-    from covnmt.evaluation.evaluate import compare as run
+    from covnmt.evaluation.evaluate import compare as compare_systems
     from covnmt.evaluation.tables import comparison_table, length_table, significance_table
     from covnmt.evaluation.test_set import load_evaluation_set, load_output
 
     files = _named_files(systems)
     matrices = _named_matrices(reference_attention, files)
-    check_distinct_paths([out], [*files.values(), *matrices.values(), *reference, source, gold])
+    check_distinct_paths([output], [*files.values(), *matrices.values(), *reference, source, gold])
     test_set = load_evaluation_set(
         reference, source, gold, _first_word_number(index_base), unique_reference
     )
@@ -285,11 +314,11 @@ def compare(
         workers=available_cpus(),
         judge=_find_judge(judge, source),
     )
-    comparison = run(outputs, test_set, baseline or (), options)
+    comparison = compare_systems(outputs, test_set, baseline or (), options)
     tables = [comparison_table(comparison), significance_table(comparison)]
     if source:
         tables.append(length_table(comparison.systems))
-    _show(tables, comparison.to_json(), as_json, out)
+    _show(tables, comparison.to_json(), as_json, output)
 
 
 @app.command()
@@ -297,7 +326,7 @@ def report(
     systems: NamedFiles,
     reference: ReferenceOption,
     source: Annotated[Path, typer.Option("--source", "-s", help="source text")],
-    out: OutputDirectoryOption = None,
+    output: OutputDirectoryOption = None,
     gold: GoldOption = None,
     reference_attention: ReferenceAttentionOption = None,
     baseline: BaselineOption = None,
@@ -318,7 +347,7 @@ def report(
     from covnmt.evaluation.system_output import read_outputs
     from covnmt.evaluation.test_set import load_evaluation_set
 
-    directory, systems = take_output(out, systems, "the directory of the report")
+    directory, systems = take_output(output, systems, "the directory of the report")
     test_set = load_evaluation_set(
         reference, source, gold, _first_word_number(index_base), unique_reference
     )
@@ -339,14 +368,14 @@ def report(
 @plot_app.command("heat-maps")
 def plot_heat_maps(
     systems: Annotated[list[str], typer.Argument(help="NAME=FILE.jsonl of `translate --json`")],
-    out: FigureOption = None,
+    output: FigureOption = None,
     sentence: Annotated[int, typer.Option(help="line number, from 1")] = 1,
 ) -> None:
     """Draw the attention of one sentence, by one or several systems."""
     from covnmt.evaluation.figures import draw_heat_maps
     from covnmt.evaluation.html import read_heat_maps
 
-    figure, systems = take_output(out, systems, "the figure")
+    figure, systems = take_output(output, systems, "the figure")
     draw_heat_maps(read_heat_maps(_named_files(systems), sentence), figure)
     log(f"wrote {figure}")
 
@@ -356,19 +385,19 @@ def plot_lengths(
     systems: NamedFiles,
     reference: ReferenceOption,
     source: Annotated[Path, typer.Option("--source", "-s", help="source text")],
-    out: FigureOption = None,
+    output: FigureOption = None,
     tokenize: TokenizeOption = "13a",
 ) -> None:
     """Draw BLEU and output length by source length (the paper's Figure 6)."""
     from covnmt.evaluation.evaluate import EvaluationOptions
-    from covnmt.evaluation.evaluate import evaluate as run
+    from covnmt.evaluation.evaluate import evaluate as evaluate_system
     from covnmt.evaluation.figures import draw_length_curves
     from covnmt.evaluation.test_set import load_evaluation_set, load_output
 
-    figure, systems = take_output(out, systems, "the figure")
+    figure, systems = take_output(output, systems, "the figure")
     test_set = load_evaluation_set(reference, source)
     curves = {
-        name: run(
+        name: evaluate_system(
             load_output(path, test_set), test_set, EvaluationOptions(tokenize, ter=False)
         ).by_length
         for name, path in _named_files(systems).items()
@@ -380,13 +409,13 @@ def plot_lengths(
 @plot_app.command("training")
 def plot_training(
     runs: Annotated[list[str], typer.Argument(help="NAME=DIRECTORY of `covnmt train`")],
-    out: FigureOption = None,
+    output: FigureOption = None,
 ) -> None:
     """Draw loss and BLEU during training."""
     from covnmt.evaluation.figures import draw_training_curves
     from covnmt.evaluation.training_curves import read_training_curves
 
-    figure, runs = take_output(out, runs, "the figure")
+    figure, runs = take_output(output, runs, "the figure")
     directories = _named_files(runs).items()
     logs = {name: read_training_curves(path / "log.jsonl") for name, path in directories}
     draw_training_curves(logs, figure)
@@ -397,7 +426,7 @@ def plot_training(
 def rate_make(
     systems: NamedFiles,
     source: Annotated[Path, typer.Option("--source", "-s", help="source text")],
-    out: OutputDirectoryOption = None,
+    output: OutputDirectoryOption = None,
     n: Annotated[int, typer.Option("--max-sentences", "-n", help="sentences to sample")] = 200,
     seed: Annotated[int, typer.Option(help="random seed of the sample")] = 1,
 ) -> None:
@@ -405,7 +434,7 @@ def rate_make(
     from covnmt.evaluation.human_evaluation import given_source_words, make_rating_sheets
     from covnmt.evaluation.system_output import read_outputs
 
-    directory, systems = take_output(out, systems, "the directory of the sheets")
+    directory, systems = take_output(output, systems, "the directory of the sheets")
     lines = list(read_lines(source))
     rows = {name: read_outputs(path, len(lines)) for name, path in _named_files(systems).items()}
     texts = {name: [line.text for line in outputs] for name, outputs in rows.items()}
@@ -420,13 +449,13 @@ def rate_score(
     key: Annotated[Path, typer.Argument(help="key.json of `rate make`")],
     sheets: Annotated[list[Path], typer.Argument(help="filled sheets, one per rater")],
     as_json: JsonOption = False,
-    out: ScoresOption = None,
+    output: ScoresOption = None,
 ) -> None:
     """Score filled sheets: the paper's Table 2, and agreement between raters."""
     from covnmt.evaluation.human_evaluation import score_rating_sheets
     from covnmt.evaluation.tables import agreement_table, ratings_table
 
-    check_distinct_paths([out], [key, *sheets])
+    check_distinct_paths([output], [key, *sheets])
     ratings = score_rating_sheets(key, sheets)
     tables = [ratings_table(ratings)]
     if ratings.agreement:
@@ -434,7 +463,7 @@ def rate_score(
     for sheet, missing in ratings.unfilled.items():
         if missing:
             warn(f"{sheet}: {len(missing)} outputs not rated")
-    _show(tables, asdict(ratings), as_json, out)
+    _show(tables, asdict(ratings), as_json, output)
 
 
 def _named_files(texts: Sequence[str]) -> dict[str, Path]:

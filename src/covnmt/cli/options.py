@@ -324,7 +324,9 @@ OutputArgument = Annotated[
 ThreadsOption = Annotated[
     int,
     typer.Option(
-        min=0, help="CPU threads (exported models: processes of one thread each); 0: one per core"
+        min=0,
+        help="CPU threads in all; 0: one per core. Exported models: one process per thread, unless "
+        "`translate --workers` gives their number",
     ),
 ]
 TrainingThreadsOption = Annotated[int, typer.Option(min=0, help="CPU threads; 0: one per core")]
@@ -335,7 +337,7 @@ ModelOption = Annotated[
         "-m",
         envvar="COVNMT_MODEL",
         help="model directory, bundled model (see `covnmt models`) or OWNER/NAME on the hub; "
-        "repeatable: an ensemble",
+        "required unless COVNMT_MODEL is set; repeatable: an ensemble",
     ),
 ]
 # declared as a list, so that a second --model is an error and does not silently win
@@ -346,6 +348,7 @@ SingleModelOption = Annotated[
         "-m",
         envvar="COVNMT_MODEL",
         metavar="<path>",
-        help="model directory, bundled model (see `covnmt models`) or OWNER/NAME on the hub",
+        help="model directory, bundled model (see `covnmt models`) or OWNER/NAME on the hub; "
+        "or set COVNMT_MODEL",
     ),
 ]

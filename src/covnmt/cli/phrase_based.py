@@ -63,7 +63,7 @@ AlignerWorkers = Annotated[
 def train(
     data: Annotated[Path, typer.Argument(help="directory made by `covnmt prepare`")],
     argument: OutputArgument = None,
-    out: OutputDirectoryOption = None,
+    output: OutputDirectoryOption = None,
     workers: AlignerWorkers = 1,
     *,
     settings: Annotated[
@@ -74,7 +74,7 @@ def train(
     """Train a phrase-based system: align words, extract phrases, count n-grams. Resumes."""
     from covnmt.phrase_based.model import train_phrase_based
 
-    model = take_one_output(out, argument, "the directory of the new model")
+    model = take_one_output(output, argument, "the directory of the new model")
     with resumable():
         train_phrase_based(data, model, settings, workers)
     log(f"{model}: ready; next: covnmt smt tune {model}")
@@ -114,7 +114,7 @@ def translate(
         Path | None, typer.Argument(help="text to translate; default: standard input")
     ] = None,
     model_option: PhraseModelOption = None,
-    out: OutputOption = None,
+    output: OutputOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object per line")] = False,
     links: Annotated[
         Path | None,
@@ -134,11 +134,11 @@ def translate(
     from covnmt.phrase_based.translate import translate_phrase_based
 
     model, file = _model_and_file(model_option, argument, file)
-    check_distinct_paths([out, links], [file])
+    check_distinct_paths([output, links], [file])
     lines = list(read_input_lines(file))
     translations = list(translate_phrase_based(PhraseBasedModel.open(model), lines, settings))
     write_output_lines(
-        out,
+        output,
         (json.dumps(t.to_json(), ensure_ascii=False) if as_json else t.text for t in translations),
     )
     if links:
@@ -160,7 +160,7 @@ def _model_and_file(*arguments: Path | None) -> tuple[Path, Path | None]:
 def align(
     source: Annotated[Path, typer.Argument(help="text, words separated by spaces")],
     target: Annotated[Path, typer.Argument(help="text, words separated by spaces")],
-    out: OutputOption = None,
+    output: OutputOption = None,
     data: Annotated[Path | None, typer.Option(help="prepared corpus to learn from as well")] = None,
     pairs: Annotated[int, typer.Option(min=0, help="number of pairs of --data; 0: all")] = 0,
     workers: AlignerWorkers = 1,
@@ -173,7 +173,7 @@ def align(
     from covnmt.metrics.alignment import format_links
     from covnmt.phrase_based.align_files import align_files
 
-    check_distinct_paths([out], [source, target])
+    check_distinct_paths([output], [source, target])
     corpus = Corpus.open(data) if data else None
     links = align_files(source, target, corpus, settings, pairs, workers)
-    write_output_lines(out, map(format_links, links))
+    write_output_lines(output, map(format_links, links))

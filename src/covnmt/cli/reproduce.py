@@ -26,8 +26,8 @@ def reproduce(
     corpus: Annotated[
         Literal["kftt", "twlaw", "embedded", "de-en", "en-de"],
         typer.Argument(
-            help="corpus; embedded is the synthetic pair, which needs no download; de-en and en-de "
-            "train small models of German, of which de-en is bundled"
+            help="kftt, twlaw, embedded (the synthetic pair, no download), de-en or en-de (one "
+            "small model of German each; de-en is bundled)"
         ),
     ],
     work: Annotated[Path, typer.Option(help="directory of prepared data, models and outputs")],
@@ -46,24 +46,27 @@ def reproduce(
     ] = None,
     seed: Annotated[
         list[int] | None,
-        typer.Option(min=0, help="run only this seed; repeatable", show_default="as planned"),
+        typer.Option(
+            min=0, help="run only this seed; repeatable", show_default="1; for some systems also 2"
+        ),
     ] = None,
     minutes: Annotated[
         float | None,
         typer.Option(
             min=0.1,
             help="minutes for one job: training, translation, scoring",
-            show_default="the experiment's",
+            show_default="kftt, twlaw: 9.5; de-en, en-de: 14; embedded, scale original: no limit",
             callback=check_finite,
         ),
     ] = None,
     scale: Annotated[
         Literal["paper", "original", "modern", "shipped", "small", "tiny"] | None,
         typer.Option(
-            help="paper: the six systems, trained with AdamW; original: trained as in the paper; "
-            "modern: subwords and modern training; shipped: the bundled models; embedded has "
-            "small, tiny and original, a test",
-            show_default="paper; embedded: small",
+            help="paper: six systems, trained with AdamW; original: six, trained as in the paper; "
+            "modern: two, with subwords and modern training; shipped: one small enough to bundle; "
+            "small: six on the synthetic pair; tiny: two, as a quick test. embedded has small, "
+            "tiny and a quick original; de-en and en-de have shipped; the others the first four",
+            show_default="kftt, twlaw: paper; embedded: small; de-en, en-de: shipped",
         ),
     ] = None,
     device: DeviceOption = "auto",
@@ -71,23 +74,38 @@ def reproduce(
         int, typer.Option("--workers", "-j", min=1, help="jobs that run at the same time")
     ] = 1,
     shared: Annotated[
-        bool, typer.Option("--shared", help="other work runs too: do not record speeds")
+        bool,
+        typer.Option("--shared", help="do not record speeds: other programs use this machine too"),
     ] = False,
     list_jobs: Annotated[bool, typer.Option("--list", help="list finished and open jobs")] = False,
-    report: Annotated[bool, typer.Option(help="write tables and figures at the end")] = True,
+    report: Annotated[
+        bool, typer.Option(help="write tables and figures when the jobs have run, or write none")
+    ] = True,
     page: Annotated[
-        bool, typer.Option("--page", help="only write tables and figures of the finished jobs")
+        bool,
+        typer.Option("--page", help="run no job: write the tables and figures of those finished"),
     ] = False,
-    sheet: Annotated[bool, typer.Option(help="only write rating sheets, into --work")] = False,
+    sheet: Annotated[
+        bool,
+        typer.Option(
+            help="run no job: write blinded sheets into --work, on which people rate two systems"
+        ),
+    ] = False,
     pack: Annotated[
         Path | None,
         typer.Option(
             dir_okay=False,
             callback=check_output_path,
-            help="only prepare the data, and pack it into FILE.tar.xz",
+            metavar="FILE.tar.xz",
+            help="run no job: prepare the data, and pack it into this archive",
         ),
     ] = None,
-    unpack: Annotated[Path | None, typer.Option(help="take prepared data from FILE.tar.xz")] = None,
+    unpack: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.tar.xz", help="take the prepared data from this archive of --pack"
+        ),
+    ] = None,
 ) -> None:
     """Run the paper's experiment. Run the same command again to resume."""
     from covnmt.paper.experiments import find_experiment

@@ -24,17 +24,17 @@ from covnmt.serve.settings import (
 
 app = typer.Typer()
 
-SET_BY_OTHER_OPTIONS = {"api_keys", "allow_origins", "allow_hosts", "wait"}
-RARELY_CHANGED = {
-    *("burst", "max_body", "max_sentences", "max_beam", "max_connections"),
-    *("max_connections_per_address", "header_timeout", "body_timeout", "write_timeout"),
-    *("stall_timeout", "max_cells", "max_markup"),
-}
+SET_BY_OTHER_OPTIONS = frozenset({"api_keys", "allow_origins", "allow_hosts", "wait"})
+RARELY_CHANGED = frozenset(
+    {
+        *("burst", "max_body", "max_sentences", "max_beam", "max_connections"),
+        *("max_connections_per_address", "header_timeout", "body_timeout", "write_timeout"),
+        *("stall_timeout", "max_cells", "max_markup"),
+    }
+)
 ServerOptions = Annotated[
     ServeSettings,
-    FromSettings(
-        ServeSettings, omit=frozenset(SET_BY_OTHER_OPTIONS), hidden=frozenset(RARELY_CHANGED)
-    ),
+    FromSettings(ServeSettings, omit=SET_BY_OTHER_OPTIONS, hidden=RARELY_CHANGED),
 ]
 
 
@@ -66,7 +66,8 @@ def serve(
         Path | None,
         typer.Option(
             help="file whose first line is the key of every request; or, named .toml, the keys and "
-            "limits of several clients"
+            "limits of several clients. Requests carry a key as X-API-Key: KEY or Authorization: "
+            "Bearer KEY"
         ),
     ] = None,
     allow_origin: Annotated[

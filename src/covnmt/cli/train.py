@@ -31,7 +31,10 @@ def train(
         ),
     ] = None,
     overrides: Annotated[
-        list[str] | None, typer.Argument(help="settings to change: train.seed=2 ...")
+        list[str] | None,
+        typer.Argument(
+            help="settings to change: train.seed=2 ... (`covnmt recipe keys` lists them)"
+        ),
     ] = None,
     data: Annotated[
         Path | None,
@@ -47,7 +50,10 @@ def train(
     threads: TrainingThreadsOption = 0,
     gpus: Annotated[int, typer.Option(min=1, help="number of training processes, one per GPU")] = 1,
     max_restarts: Annotated[
-        int, typer.Option(min=0, help="with --gpus: resume this many times when a worker dies")
+        int,
+        typer.Option(
+            min=0, help="with --gpus: resume this many times when a training process dies"
+        ),
     ] = 0,
 ) -> None:
     """Train a model. Run the same command again to resume."""
@@ -93,14 +99,14 @@ def train(
 def average(
     run: Annotated[Path, typer.Argument(help="run directory trained with train.keep")],
     argument: OutputArgument = None,
-    out: OutputDirectoryOption = None,
+    output: OutputDirectoryOption = None,
     last: Annotated[int, typer.Option(min=1, help="number of checkpoints to average")] = 5,
 ) -> None:
     """Average the last checkpoints of a run into a new model."""
     from covnmt.decoding.onnx.format import refuse_exported
     from covnmt.model.checkpoint import average_checkpoints
 
-    target = take_one_output(out, argument, "the directory of the averaged model")
+    target = take_one_output(output, argument, "the directory of the averaged model")
     refuse_exported(target)
     averaged = average_checkpoints(run, target, last)
     log(f"{target}: the mean of {', '.join(averaged)}")
@@ -126,7 +132,8 @@ def export(
     shortlist: Annotated[
         tuple[Path, Path, Path] | None,
         typer.Option(
-            help="source file, target file, links: build a lexical shortlist, which is faster"
+            help="source text, its translation, their links (Pharaoh format): build a shortlist, "
+            "which limits the output vocabulary of each sentence and so is faster"
         ),
     ] = None,
 ) -> None:
@@ -138,6 +145,6 @@ def export(
     suffix = "int8" if int8 else "onnx"
     directory = target or source.with_name(f"{source.absolute().name}-{suffix}")
     refuse_run_directory(directory)
-    aligned_text = ShortlistText(*shortlist) if shortlist else None
-    sizes = export_model(source, directory, "int8" if int8 else "fp32", aligned_text)
+    shortlist_text = ShortlistText(*shortlist) if shortlist else None
+    sizes = export_model(source, directory, "int8" if int8 else "fp32", shortlist_text)
     log(f"{directory}: {sum(sizes.values()) / 2**20:,.1f} MiB")

@@ -1,4 +1,4 @@
-"""Commands that run a model on text: translate, align, check, tune."""
+"""Commands that run a model on text: translate, align, check, calibrate, tune."""
 
 import json
 from collections.abc import Iterable
@@ -51,7 +51,7 @@ def translate(
         typer.Argument(help="existing file, or the text itself in quotes; default: standard input"),
     ] = None,
     model: ModelOption = [],  # noqa: B006 (typer makes its own copy)
-    out: OutputOption = None,
+    output: OutputOption = None,
     as_json: Annotated[
         bool,
         typer.Option("--json", help="print one JSON object per line, with alignment and coverage"),
@@ -82,7 +82,10 @@ def translate(
     ] = None,
     shards: Annotated[
         list[Path] | None,
-        typer.Option(help="translate these files, or all files of a directory; needs --output-dir"),
+        typer.Option(
+            help="translate this file, or all files of this directory; repeatable; "
+            "needs --output-dir"
+        ),
     ] = None,
     output_dir: Annotated[
         Path | None,
@@ -114,9 +117,9 @@ def translate(
     )
     from covnmt.inference.translate import format_translations, override_decoding
 
-    check_distinct_paths([out], [dictionary, terms])
+    check_distinct_paths([output], [dictionary, terms])
     source = file_or_text(file)
-    check_distinct_paths([out], [source if is_file_path(source) else None])
+    check_distinct_paths([output], [source if is_file_path(source) else None])
     loader = ModelLoader.find(require_models(model), device, threads, dictionary)
     settings = override_decoding(loader.decode, decode)
     if dictionary and not settings.replace_unk:
@@ -130,10 +133,10 @@ def translate(
 
         required = Terms.read(terms) if terms else NO_TERMS
         document = translate_document_input(job, source, document_format, required, workers)
-        write_output_lines(out, [document.text])
+        write_output_lines(output, [document.text])
         return
     if shards or output_dir:
-        if source or out:
+        if source or output:
             raise UserError(
                 "use either FILE with --output, or --shards (once per file) with --output-dir"
             )
@@ -144,9 +147,9 @@ def translate(
     done = translate_input(job, source, workers)
     if monitor := loader.domain_monitor():
         done = monitor.watch(done)
-    if is_file_path(source) and output_is_file(out):  # a pipe may pause for days
+    if is_file_path(source) and output_is_file(output):  # a pipe may pause for days
         done = track(done, None, "translating")
-    write_output_lines(out, format_translations(done, as_json, settings.nbest))
+    write_output_lines(output, format_translations(done, as_json, settings.nbest))
 
 
 @app.command()
@@ -154,7 +157,7 @@ def align(
     source: Annotated[Path, typer.Argument(help="source text")],
     target: Annotated[Path, typer.Argument(help="its translation, line by line")],
     model: SingleModelOption = [],  # noqa: B006
-    out: OutputOption = None,
+    output: OutputOption = None,
     matrices: Annotated[
         Path | None,
         typer.Option(
@@ -166,26 +169,29 @@ def align(
         float, typer.Option(help="for --link-method threshold", callback=check_finite)
     ] = 0.5,
     tokenized: Annotated[
-        bool, typer.Option(help="align space-separated words instead of the model's tokens")
+        bool, typer.Option(help="the input is tokenized: align its space-separated words")
     ] = False,
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
 ) -> None:
-    """Align translations by forced decoding; print links in Pharaoh format."""
+    """Align translations by forced decoding (the model reads the given translation).
+
+    Prints links in Pharaoh format: source-target word pairs, counted from 0.
+    """
     from covnmt.evaluation.alignment_files import save_matrices
     from covnmt.inference.align import Alignment
     from covnmt.inference.model import ModelLoader
     from covnmt.inference.parallel import align_parallel_files
     from covnmt.metrics.alignment import format_links, links_from_attention
 
-    check_distinct_paths([out, matrices], [source, target])
+    check_distinct_paths([output, matrices], [source, target])
     loader = ModelLoader.find([require_one_model(model, "align")], device, threads)
     alignments = align_parallel_files(loader, source, target, tokenized)
     aligned: Iterable[Alignment] = track(alignments, None, "aligning", "pairs")
     if matrices:
         aligned = list(aligned)  # read twice
     links = (links_from_attention(pair.matrix, link_method, threshold) for pair in aligned)
-    write_output_lines(out, (format_links(link) for link in links))
+    write_output_lines(output, (format_links(link) for link in links))
     if matrices:
         save_matrices(matrices, [pair.matrix for pair in aligned])
 
@@ -206,7 +212,7 @@ def check(
             "--format", help="format of the input", show_default="by the name of the file"
         ),
     ] = None,
-    out: OutputOption = None,
+    output: OutputOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object per line")] = False,
     words: Annotated[
         bool,
@@ -214,7 +220,12 @@ def check(
     ] = False,
     min_probability: Annotated[
         float,
-        typer.Option(min=0, max=1, help="report findings with at least this probability"),
+        typer.Option(
+            min=0,
+            max=1,
+            help="report findings with at least this probability",
+            callback=check_finite,
+        ),
     ] = 0.5,
     max_tokens: Annotated[
         int, typer.Option(min=1, help="skip pairs with more tokens on a side")
@@ -256,7 +267,7 @@ def check(
     from covnmt.inference.parallel import check_pairs
     from covnmt.text.bilingual_files import write_with_notes
 
-    check_distinct_paths([out, report, annotated], [source, target])
+    check_distinct_paths([output, report, annotated], [source, target])
     loader = ModelLoader.find([require_one_model(model, "check")], device, threads)
     pairs = CheckInput.find(source, target, file_format, loader)
     if annotated and pairs.format in (None, "tsv"):
@@ -267,13 +278,13 @@ def check(
     to_check = partial(
         check_pairs, loader, min_probability=min_probability, words=words, max_tokens=max_tokens
     )
-    output = next((path for path in (out, report, annotated) if is_file_path(path)), None)
+    written = next((path for path in (output, report, annotated) if is_file_path(path)), None)
     saved = None
-    if output and pairs.can_be_read_twice and (output.is_file() or not output.exists()):
-        saved = SavedReports.beside(output, pairs, loader, settings)
+    if written and pairs.can_be_read_twice and (written.is_file() or not written.exists()):
+        saved = SavedReports.beside(written, pairs, loader, settings)
     checked = saved.resume(pairs.pairs(), to_check) if saved else to_check(pairs.pairs())
     tracked = track(summary.watch(checked), total, "checking", "pairs")
-    write_output_lines(out, format_pairs(tracked, as_json))
+    write_output_lines(output, format_pairs(tracked, as_json))
     if report:
         write_omission_page(report, summary.marked_pairs, str(summary))
     if annotated:
@@ -340,7 +351,7 @@ def tune(
         list[float] | None,
         typer.Option(
             help="value to try; repeatable",
-            show_default="0, 0.2, ... 1.6",
+            show_default="0, 0.2, 0.4 and so on to 1.6",
             callback=check_all_finite,
         ),
     ] = None,
@@ -361,7 +372,10 @@ def tune(
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
 ) -> None:
-    """Tune the length and coverage penalties of a model on a dev set."""
+    """Tune the length penalty, and the coverage penalty if values are given, on a dev set.
+
+    Without --write, only print the scores.
+    """
     from covnmt.inference.model import ModelLoader
     from covnmt.inference.parallel import TranslationJob
     from covnmt.inference.translate import override_decoding

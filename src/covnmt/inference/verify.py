@@ -16,6 +16,7 @@ from covnmt.model.directory import (
     CHECK_FILES,
     LEXICON_FILE,
     ModelDescription,
+    bundled_models,
     check_vocabularies,
     find_model,
     load_config,
@@ -46,6 +47,9 @@ class Verification:
 
 def verify_directory(name: Path | str) -> Verification:
     """Read all files of a prepared corpus, or of a model with its checkpoints."""
+    # a mistyped path may look like the name of a model on the hub, which is not looked up
+    if not Path(name).exists() and str(name) not in bundled_models():
+        raise UserError(f"{name}: no such directory")
     directory, result = find_model(name), Verification()
     if (directory / REPORT_FILE).exists():
         _verify_corpus(directory, result)
