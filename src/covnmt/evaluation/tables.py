@@ -79,17 +79,17 @@ def evaluation_table(evaluation: Evaluation) -> Table:
 
 
 def comparison_table(comparison: Comparison, title: str | None = None) -> Table:
-    """Show one row per system with its significance marks, as in the paper's Table 1."""
+    """Show one row per system with its daggers of significance, as in the paper's Table 1."""
     legend = ", ".join(
-        f"{mark} better than {baseline}"
-        for mark, baseline in zip(SIGNIFICANCE_MARKS, comparison.baselines, strict=False)
+        f"{dagger} better than {baseline}"
+        for dagger, baseline in zip(SIGNIFICANCE_MARKS, comparison.baselines, strict=False)
     )
     scores = [_score_values(system) for system in comparison.systems.values()]
     first, *rest = _columns_with_values(COMPARISON_COLUMNS, scores)
     columns = [
         TableColumn("system"),
         TableColumn(first.heading, numeric=True),
-        TableColumn(""),  # the marks
+        TableColumn(""),  # the daggers
         *_numeric_columns(column.heading for column in rest),
     ]
     rows = [

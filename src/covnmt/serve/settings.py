@@ -61,7 +61,9 @@ class ServeSettings(Settings):
     )
     workers: PositiveInt = Field(WORKERS, description="processes per model; one on a GPU")
     threads: PositiveInt = Field(THREADS, description="CPU threads of each process")
-    queue: PositiveInt = Field(1000, description="sentences that may wait for a model")
+    queue: PositiveInt = Field(
+        1000, description="sentences that may wait for a model; then requests get status 429"
+    )
     batch_size: PositiveInt = Field(32, description="sentences translated together")
     wait: Annotated[float, Field(ge=0)] = Field(
         0.0, description="seconds that the first sentence of a batch waits for others"
@@ -83,15 +85,14 @@ class ServeSettings(Settings):
         30.0, description="seconds that a client may not read its answer"
     )
     grace: Annotated[float, Field(ge=0)] = Field(
-        30.0, description="seconds to finish what was accepted when the server is stopped"
+        30.0, description="seconds that running requests may take after a stop"
     )
     stall_timeout: Annotated[float, Field(gt=0)] = Field(
         15.0, description="seconds without a sign of life after which a worker process is replaced"
     )
     unload_after: Annotated[float, Field(ge=0)] = Field(
         0.0,
-        description="seconds without work after which a model's processes end, until the next "
-        "request; 0: never",
+        description="unload a model after this many idle seconds, until the next request; 0: never",
     )
     log_text: bool = Field(False, description="write source texts to the log")
 
