@@ -10,7 +10,7 @@ Letters: z a source and e a target word; K pairs of words that occur together.
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from io import BytesIO
 from pathlib import Path
@@ -32,8 +32,8 @@ MAX_ENTRIES = 330_000
 MAX_LENGTH = 50  # words; longer sentences say little about single words
 ITERATIONS = 5
 CHUNK_PAIRS = 20_000
-STEP = 1 / 20  # of stored logarithms, in nats
-MAX_LOG = 255 * STEP
+QUANTUM = 1 / 20  # of stored logarithms, in nats
+MAX_LOG = 255 * QUANTUM
 MAX_DISTANCE = 2  # of words that one word of the other side may support
 MIN_SUPPORT = 1.0  # entries with less are left out
 MAX_PIECE = 4  # characters of a word that no spaces separate; longer ones are phrases
@@ -41,6 +41,8 @@ MAX_PIECE = 4  # characters of a word that no spaces separate; longer ones are p
 _RUN = re.compile(r"[A-Za-z0-9]+|[ァ-ヺー]+|[^\W_A-Za-z0-9ァ-ヺー]+")
 _WHOLE_RUN = re.compile(r"[A-Za-z0-9ァ-ヺー]+")  # is one word
 
+# the arrays of a side, with their names in a file, which begin with the side
+SIDE_ARRAYS = {"words": "words", "spm": "spm", "mean_support": "usual", "surprisal": "rarity"}
 PAIR_ARRAYS = ("offsets", "partners", "source_support", "target_support")
 
 Bytes = NDArray[np.uint8]
@@ -111,12 +113,12 @@ def train_splitter(lines: Iterable[str], vocabulary_size: int = MAX_WORDS) -> by
 
 @dataclass(frozen=True, eq=False)
 class LexiconSide:
-    """The words of one side, and what is usual for each; logarithms are in `STEP`s."""
+    """The words of one side, and what is usual for each; logarithms are in `QUANTUM`s."""
 
     words: Bytes  # UTF-8, one word a line, most frequent first
     spm: Bytes  # a sentencepiece model; empty where spaces separate words
-    usual: Bytes  # [words] mean support of the word in the training text
-    rarity: Bytes  # [words] -log p of the word
+    mean_support: Bytes  # [words] of the word in the training text
+    surprisal: Bytes  # [words] -log p of the word
 
     @cached_property
     def splitter(self) -> WordSplitter:
@@ -132,24 +134,24 @@ class LexiconSide:
     def log_probability(self, text: str) -> float:
         """Return the log-probability of the words of a text by their frequency on this side."""
         numbers = [self.ids.get(word.key) for word in self.splitter.words(text)]
-        return -sum(MAX_LOG if k is None else float(self.rarity[k]) * STEP for k in numbers)
+        return -sum(MAX_LOG if k is None else float(self.surprisal[k]) * QUANTUM for k in numbers)
 
     def arrays(self, side: Side) -> dict[str, Bytes]:
         """Name what is stored."""
-        return {f"{side}_{field.name}": getattr(self, field.name) for field in fields(self)}
+        return {f"{side}_{key}": getattr(self, name) for name, key in SIDE_ARRAYS.items()}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Any], side: Side) -> "LexiconSide":
         """Read what is stored."""
-        return cls(**{field.name: arrays[f"{side}_{field.name}"] for field in fields(cls)})
+        return cls(**{name: arrays[f"{side}_{key}"] for name, key in SIDE_ARRAYS.items()})
 
 
-class Support(NamedTuple):
+class WordSupport(NamedTuple):
     """How well the other side supports each word of a line, in nats; nan if it is unknown."""
 
     support: DoubleArray  # [words] of the line
-    usual: DoubleArray  # in the training text
-    rarity: DoubleArray  # -log p of the word
+    mean_support: DoubleArray  # in the training text
+    surprisal: DoubleArray  # -log p of the word
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,18 +195,20 @@ class Lexicon:
 
     @cached_property
     def _keys(self) -> IntArray:
-        """The pairs as numbers in ascending order, and one more that is none."""
-        size = len(self.target.usual)
+        """Sorted pair keys, plus a sentinel."""
+        size = len(self.target.mean_support)
         rows = np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
         return np.append(rows * size + self.partners, np.iinfo(np.int64).max)
 
     @cached_property
     def _supports(self) -> tuple[DoubleArray, DoubleArray]:
         rows = (self.source_support, self.target_support)
-        first, second = (np.append(row * STEP, 0.0) for row in rows)
+        first, second = (np.append(row * QUANTUM, 0.0) for row in rows)
         return first, second
 
-    def supports(self, source: Sequence[str], target: Sequence[str]) -> tuple[Support, Support]:
+    def score_support(
+        self, source: Sequence[str], target: Sequence[str]
+    ) -> tuple[WordSupport, WordSupport]:
         """Return the support of the words of either side, given as keys, by those of the other.
 
         A word supports one word of the other side, the best pairs first (competitive linking,
@@ -226,7 +230,7 @@ class Lexicon:
         A partner gives it at least half of its usual support.
         """
         _, e, _, by_source = self._look_up(source, target)
-        usual = np.where(e < 0, MAX_LOG, self.target.usual[e] * STEP)
+        usual = np.where(e < 0, MAX_LOG, self.target.mean_support[e] * QUANTUM)
         same = [source.count(key) for key in target]
         partners = (by_source >= np.maximum(usual / 2, MIN_SUPPORT)).sum(axis=0)
         return [max(pair) for pair in zip(same, partners.tolist(), strict=True)]
@@ -240,7 +244,7 @@ class Lexicon:
             for side, keys in ((self.source, source), (self.target, target))
         )
         wanted = np.where(
-            (z[:, None] >= 0) & (e >= 0), z[:, None] * len(self.target.usual) + e, -1
+            (z[:, None] >= 0) & (e >= 0), z[:, None] * len(self.target.mean_support) + e, -1
         )  # [J, I]
         rows = np.searchsorted(self._keys, wanted)
         rows = np.where(self._keys[rows] == wanted, rows, len(self._keys) - 1)
@@ -250,7 +254,7 @@ class Lexicon:
 
 def _linked(
     side: LexiconSide, ids: IntArray, pairs: DoubleArray, same: NDArray[np.bool_]
-) -> Support:
+) -> WordSupport:
     """Return the support of words by the best of their `pairs` [words, others] that are free."""
     unknown = ids < 0
     support, is_literal = np.zeros(len(ids)), np.zeros(len(ids), dtype=bool)
@@ -265,14 +269,15 @@ def _linked(
             support[word] = scores[word, other]
             is_literal[word] = same[word, other]
             supported[other].append(word)
-    usual, rarity = (
-        np.where(unknown, np.nan, values[ids] * STEP) for values in (side.usual, side.rarity)
+    mean_support, surprisal = (
+        np.where(unknown, np.nan, values[ids] * QUANTUM)
+        for values in (side.mean_support, side.surprisal)
     )
-    full = np.where(unknown, MAX_LOG, np.maximum(usual, pairs.max(axis=1, initial=0.0)))
-    return Support(
+    full = np.where(unknown, MAX_LOG, np.maximum(mean_support, pairs.max(axis=1, initial=0.0)))
+    return WordSupport(
         np.where(is_literal, full, np.where(unknown, np.nan, support)),
-        np.where(is_literal & unknown, full, usual),
-        np.where(unknown, MAX_LOG, rarity),
+        np.where(is_literal & unknown, full, mean_support),
+        np.where(unknown, MAX_LOG, surprisal),
     )
 
 
@@ -300,6 +305,26 @@ class _Chunk:
         return j, i
 
 
+@dataclass(frozen=True, eq=False)
+class _SideCounts:
+    """The words of one side of the training text; word 0 is NULL."""
+
+    spm: bytes  # see `LexiconSide`
+    words: list[str]  # most frequent first, without NULL
+    counts: IntArray  # [words] lines with the word
+    ids: list[list[int]]  # of each line, NULL first
+
+    @property
+    def size(self) -> int:
+        """The number of words with NULL."""
+        return 1 + len(self.words)
+
+    @cached_property
+    def surprisal(self) -> DoubleArray:
+        """-log p of each word; 0 for NULL."""
+        return np.append(0.0, np.log(self.counts.sum() / self.counts))
+
+
 def train_lexicon(
     pairs: Sequence[tuple[str, str]], unspaced: tuple[bool, bool] = (False, False)
 ) -> Lexicon:
@@ -307,47 +332,52 @@ def train_lexicon(
 
     `unspaced` says on which sides no spaces separate words.
     """
-    words, spms, counts, ids = [], [], [], []
-    for number, is_unspaced in enumerate(unspaced):
-        spms.append(train_splitter(pair[number] for pair in pairs) if is_unspaced else b"")
-        splitter, occurrences, lines = WordSplitter(spms[-1]), Counter[str](), []
-        for pair in track(pairs, len(pairs), "splitting into words", "pairs"):
-            lines.append({word.key for word in splitter.words(pair[number])})
-            occurrences.update(lines[-1])
-        words.append([w for w, n in occurrences.most_common(MAX_WORDS) if n >= MIN_COUNT])
-        numbers = {word: k for k, word in enumerate(words[-1], 1)}
-        ids.append([[0, *sorted(numbers[key] for key in line & numbers.keys())] for line in lines])
-        counts.append(np.array([occurrences[word] for word in words[-1]], np.int64))
-    short = [pair for pair in zip(*ids, strict=True) if max(map(len, pair)) <= MAX_LENGTH]
-    sizes = (1 + len(words[0]), 1 + len(words[1]))
-    keys, chunks = _cells(short, sizes[1])
-    z, e = keys // sizes[1], keys % sizes[1]
-    t_z, t_e = _estimate(z, e, sizes, chunks)
-    rarities = [np.append(0.0, np.log(n.sum() / n)) for n in counts]
-    supports = [np.log(np.maximum(t_z, 1e-9)) + rarities[0][z]]
-    supports.append(np.log(np.maximum(t_e, 1e-9)) + rarities[1][e])
+    sides = [
+        _count_words([pair[n] for pair in pairs], is_unspaced)
+        for n, is_unspaced in enumerate(unspaced)
+    ]
+    source, target = sides
+    both = zip(source.ids, target.ids, strict=True)
+    short = [pair for pair in both if max(map(len, pair)) <= MAX_LENGTH]
+    keys, chunks = _cells(short, target.size)
+    z, e = keys // target.size, keys % target.size
+    t_z, t_e = _estimate(z, e, (source.size, target.size), chunks)
+    supports = [np.log(np.maximum(t_z, 1e-9)) + source.surprisal[z]]
+    supports.append(np.log(np.maximum(t_e, 1e-9)) + target.surprisal[e])
     useful = (z > 0) & (e > 0) & (np.maximum(*supports) >= MIN_SUPPORT)
     best = np.where(useful, np.maximum(t_z, t_e), 0)
     limit = np.sort(best)[-MAX_ENTRIES] if len(best) > MAX_ENTRIES else 0.0
     kept = useful & (best >= limit) & (best > 0)
-    stored = [np.append(_steps(np.where(kept, values, 0)), np.uint8(0)) for values in supports]
-    source, target = (
+    stored = [np.append(_quantize(np.where(kept, values, 0)), np.uint8(0)) for values in supports]
+    first, second = (
         LexiconSide(
-            np.frombuffer("\n".join(words[n]).encode(), np.uint8),
-            np.frombuffer(spms[n], np.uint8),
-            _steps(_usual(stored[n], chunks, n, ids_of, sizes[n])[1:] * STEP),
-            _steps(rarities[n][1:]),
+            np.frombuffer("\n".join(side.words).encode(), np.uint8),
+            np.frombuffer(side.spm, np.uint8),
+            _quantize(_mean_support(stored[n], chunks, n, ids, side.size)[1:] * QUANTUM),
+            _quantize(side.surprisal[1:]),
         )
-        for n, ids_of in enumerate(zip(*short, strict=True))
+        for n, (side, ids) in enumerate(zip(sides, zip(*short, strict=True), strict=True))
     )
-    offsets = np.searchsorted(z[kept], np.arange(1, sizes[0] + 1))
+    offsets = np.searchsorted(z[kept], np.arange(1, source.size + 1))
     partners = (e[kept] - 1).astype(np.uint16)
-    first, second = (row[:-1][kept] for row in stored)
-    return Lexicon(source, target, offsets, partners, first, second)
+    by_target, by_source = (row[:-1][kept] for row in stored)
+    return Lexicon(first, second, offsets, partners, by_target, by_source)
 
 
-def _steps(values: DoubleArray) -> Bytes:
-    return np.clip(np.rint(values / STEP), 0, 255).astype(np.uint8)
+def _count_words(lines: Sequence[str], is_unspaced: bool) -> _SideCounts:
+    spm = train_splitter(lines) if is_unspaced else b""
+    splitter, occurrences, words_of_line = WordSplitter(spm), Counter[str](), []
+    for line in track(lines, len(lines), "splitting into words", "pairs"):
+        words_of_line.append({word.key for word in splitter.words(line)})
+        occurrences.update(sorted(words_of_line[-1]))  # the same order in every process
+    words = [w for w, n in occurrences.most_common(MAX_WORDS) if n >= MIN_COUNT]
+    numbers = {word: k for k, word in enumerate(words, 1)}
+    ids = [[0, *sorted(numbers[key] for key in row & numbers.keys())] for row in words_of_line]
+    return _SideCounts(spm, words, np.array([occurrences[word] for word in words], np.int64), ids)
+
+
+def _quantize(values: DoubleArray) -> Bytes:
+    return np.clip(np.rint(values / QUANTUM), 0, 255).astype(np.uint8)
 
 
 def _cells(
@@ -393,7 +423,7 @@ def _estimate(
     return t[0][:K], t[1][:K]
 
 
-def _usual(
+def _mean_support(
     stored: Bytes, chunks: Sequence[_Chunk], side: int, ids: Sequence[list[int]], size: int
 ) -> DoubleArray:
     """Return the mean of the best support of every word, over the sentences that have it."""

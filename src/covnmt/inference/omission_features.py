@@ -109,9 +109,9 @@ class Pair:
             nothing = (Evidence(np.zeros(n), np.zeros(n)) for n in (len(x.units), len(y.units)))
             return cls(x, y, *nothing)
         flat = [[key for keys in side.keys for key in keys] for side in (x, y)]
-        supports = lexicon.supports(*flat)
+        supports = lexicon.score_support(*flat)
         sides = (
-            _evidence(support.support, support.usual, side.keys)
+            _evidence(support.support, support.mean_support, side.keys)
             for side, support in zip((x, y), supports, strict=True)
         )
         return cls(x, y, *sides)

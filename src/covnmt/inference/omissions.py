@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from covnmt.data.lexicon import STEP, Lexicon
+from covnmt.data.lexicon import QUANTUM, Lexicon
 from covnmt.inference.calibration import Calibration, Logistic, log_odds, sigmoid
 from covnmt.inference.domain import has_foreign_script
 from covnmt.inference.forced_decoding import BATCH_SIZE, ForcedDecoder, ForcedPair
@@ -271,7 +271,7 @@ class OmissionChecker:
         repeated = set[int]()
         for word, count in zip(words, partners, strict=True):
             number = side.ids.get(word.key, -1)
-            is_content = number < 0 or side.usual[number] * STEP >= MIN_USUAL
+            is_content = number < 0 or side.mean_support[number] * QUANTUM >= MIN_USUAL
             if is_content and counts[word.key] > max(count, 1):
                 repeated.update(range(starts[word.start], stops[word.end - 1]))
         return frozenset(everything) - repeated
