@@ -110,7 +110,7 @@ def test_probabilities_follow_the_formula(
 def test_probabilities_sum_to_one_after_every_history(rows: list[list[int]], longest: int) -> None:
     model = smooth_counts(count_ngram_orders(concatenate_sentences(rows), END, longest))
     words = np.arange(ROWS)
-    for node in np.unique(model.history).tolist():
+    for node in np.unique(model.state).tolist():
         scores, _ = model.step(np.full(ROWS, node), words)
         assert np.exp(scores).sum() == pytest.approx(1.0, abs=1e-5)
 
@@ -119,7 +119,7 @@ def test_scores_do_not_depend_on_the_rest_of_the_batch() -> None:
     draw = np.random.default_rng(3)
     rows = [draw.integers(1, 9, size=draw.integers(1, 9)).tolist() for _ in range(60)]
     model = smooth_counts(count_ngram_orders(concatenate_sentences(rows), END, 4))
-    histories, words = draw.choice(np.unique(model.history), 50), draw.integers(1, 9, size=50)
+    histories, words = draw.choice(np.unique(model.state), 50), draw.integers(1, 9, size=50)
     together = model.step(histories, words)
     for k in range(50):
         alone = model.step(histories[k : k + 1], words[k : k + 1])

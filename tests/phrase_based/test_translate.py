@@ -41,10 +41,9 @@ def test_copied_words_are_source_tokens() -> None:
 
 def test_every_source_word_is_translated_once(tiny_smt: PhraseBasedModel) -> None:
     source = tiny_smt.codec("source")
-    tokens = [source.tokenize(line) for line in dev_lines(tiny_smt, 5)]
-    words = [source.vocabulary.encode(sentence) for sentence in tokens]
-    with open_decoder(tiny_smt, tokens, SEARCH) as decoder:
-        lists = list(decoder.nbest([*words, []], INITIAL_WEIGHTS, 20, "x"))
+    words = [source.vocabulary.encode(source.tokenize(line)) for line in dev_lines(tiny_smt, 5)]
+    with open_decoder(tiny_smt, words, SEARCH) as decoder:
+        lists = list(decoder.nbest_lists([*words, []], INITIAL_WEIGHTS, 20, "x"))
     assert decoder.phrase_pairs > 0
     assert decoder.cpu_seconds > 0
     assert lists.pop() == []
@@ -70,14 +69,13 @@ def test_translations_do_not_depend_on_the_number_of_processes(tiny_smt: PhraseB
 
 
 def test_translations_are_complete_though_workers_die(tiny_smt: PhraseBasedModel) -> None:
-    tokens = [line.split() for line in dev_lines(tiny_smt, 8)]
     vocabulary, weights = tiny_smt.codec("source").vocabulary, load_feature_weights(tiny_smt)
-    ids = [vocabulary.encode(sentence) for sentence in tokens]
+    ids = [vocabulary.encode(line.split()) for line in dev_lines(tiny_smt, 8)]
 
     def decode(processes: int) -> Iterator[list[PhraseHypothesis]]:
         settings = SEARCH.model_copy(update={"processes": processes})
-        with open_decoder(tiny_smt, tokens, settings) as decoder:
-            yield from decoder.nbest(ids, weights, 3, "translating")
+        with open_decoder(tiny_smt, ids, settings) as decoder:
+            yield from decoder.nbest_lists(ids, weights, 3, "translating")
 
     results = decode(2)
     first = next(results)

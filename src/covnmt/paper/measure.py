@@ -34,7 +34,7 @@ from covnmt.paper.results import (
     SentenceMeasurements,
     SystemScores,
 )
-from covnmt.phrase_based.align_files import WordPair
+from covnmt.phrase_based.align_files import TokenizedPair
 from covnmt.phrase_based.translate import PhraseTranslation
 
 AnyTranslation = TypeVar("AnyTranslation", Translation, PhraseTranslation)
@@ -44,7 +44,7 @@ AnyTranslation = TypeVar("AnyTranslation", Translation, PhraseTranslation)
 class GoldPairs:
     """Pairs with a gold alignment, split into words; empty where the corpus has none."""
 
-    pairs: Sequence[WordPair]
+    pairs: Sequence[TokenizedPair]
     links: Sequence[GoldAlignment]
     location: str  # for messages, before a line number
 

@@ -1,4 +1,4 @@
-"""Word alignment of two text files (`covnmt words align`), a reference line for AER and DROP.
+"""Word alignment of two text files (`covnmt words align`), a baseline aligner for AER and DROP.
 
 Words stand between spaces. The aligner learns from the lines that it links and, if a prepared
 corpus is given, from its training pairs too. Words outside its vocabulary get ids of their own.
@@ -17,7 +17,8 @@ from covnmt.phrase_based.settings import AlignerSettings
 from covnmt.text.codec import Side
 from covnmt.text.vocabulary import SPECIAL_TOKENS
 
-WordPair = tuple[Sequence[str], Sequence[str]]
+# a sentence and its translation, split into words
+TokenizedPair = tuple[Sequence[str], Sequence[str]]
 
 
 def align_files(
@@ -32,24 +33,24 @@ def align_files(
     pairs = [(a.split(), b.split()) for a, b in read_parallel_lines(source, target)]
     if not any(a and b for a, b in pairs):
         raise UserError(f"{source} and {target}: no line has words on both sides")
-    longest = max_sentence_length(settings.kind)
+    max_words = max_sentence_length(settings.kind)
     for number, (a, b) in enumerate(pairs, 1):
-        if a and b and max(len(a), len(b)) > longest:
+        if a and b and max(len(a), len(b)) > max_words:
             raise UserError(
                 f"{source} and {target}, line {number}: {len(a):,} and {len(b):,} words, but "
-                f"{settings.kind} takes {longest:,} a side at most; empty the line, or split it"
+                f"{settings.kind} takes {max_words:,} a side at most; empty the line, or split it"
             )
     return align_pairs(pairs, corpus, settings, corpus_pairs, processes)
 
 
 def align_pairs(
-    pairs: Sequence[WordPair],
+    pairs: Sequence[TokenizedPair],
     corpus: Corpus | None,
     settings: AlignerSettings,
     corpus_pairs: int,
     processes: int,
 ) -> list[Links]:
-    """Align pairs of words, learning from `corpus_pairs` pairs of a corpus too (0: from all)."""
+    """Align tokenized pairs, learning from `corpus_pairs` pairs of a corpus too (0: from all)."""
     rows = [n for n, (source, target) in enumerate(pairs) if source and target]
     bitext = Bitext(
         assign_ids([pairs[n][0] for n in rows], vocabulary_ids(corpus, "source")),

@@ -46,47 +46,46 @@ class NBestDecoder:
     table: Path
     phrase_pairs: int  # in the table
     settings: StackSearchSettings
-    pool: WorkerPool
+    workers: WorkerPool
     cpu_seconds: float = 0.0
 
-    def nbest(
-        self, sentences: Sequence[Sequence[int]], weights: DoubleArray, nbest: int, what: str
+    def nbest_lists(
+        self, sentences: Sequence[Sequence[int]], weights: DoubleArray, size: int, label: str
     ) -> Iterator[list[PhraseHypothesis]]:
-        """Yield the best translations of each sentence, best first; none of an empty one."""
+        """Yield the `size` best translations of each sentence, best first; none of an empty one."""
         numbered = (NumberedSentence(*pair) for pair in enumerate(sentences, 1))
-        decode = partial(decode_sentence, self.model, self.table, self.settings, weights, nbest)
-        decoded = self.pool.map_in_order(decode, numbered)
-        for hypotheses, cpu_seconds in track(decoded, len(sentences), what, "sentences"):
+        decode = partial(decode_sentence, self.model, self.table, self.settings, weights, size)
+        decoded = self.workers.map_in_order(decode, numbered)
+        for hypotheses, cpu_seconds in track(decoded, len(sentences), label, "sentences"):
             self.cpu_seconds += cpu_seconds
             yield hypotheses
 
 
 @contextmanager
 def open_decoder(
-    model: PhraseBasedModel, tokens: Sequence[Sequence[str]], settings: StackSearchSettings
+    model: PhraseBasedModel, sentences: Sequence[Sequence[int]], settings: StackSearchSettings
 ) -> Iterator[NBestDecoder]:
     """Open a decoder with the phrase table of these sentences; its processes keep both open."""
-    lexicon = model.lexicon()
-    for side, trained_size in zip(SIDES, lexicon.rows.tolist(), strict=True):
+    lexical_table = model.lexicon()
+    for side, trained_size in zip(SIDES, lexical_table.rows.tolist(), strict=True):
         size = len(model.codec(side).vocabulary)
         if size != trained_size:
             raise UserError(
                 f"{model.directory / side}.vocab: has {size:,} rows instead of {trained_size:,}; "
                 "run `covnmt smt train` again"
             )
-    vocabulary = model.codec("source").vocabulary
-    text = concatenate_sentences([vocabulary.encode(sentence) for sentence in tokens])
-    longest, options = model.settings.max_phrase, model.settings.options
+    text = concatenate_sentences(sentences)
+    max_phrase_length, options = model.settings.max_phrase, model.settings.options
     with TemporaryDirectory(prefix="covnmt-smt-") as directory:
         table = build_phrase_table(
-            model.bitext(), model.occurrences(), lexicon, text, longest, options
+            model.bitext(), model.occurrences(), lexical_table, text, max_phrase_length, options
         )
         path, pairs = Path(directory) / "table.npz", len(table)
         table.save(path)
-        del lexicon, table  # workers need the memory
+        del lexical_table, table  # workers need the memory
         try:
-            with WorkerPool(settings.processes) as pool:
-                yield NBestDecoder(model, path, pairs, settings, pool)
+            with WorkerPool(settings.processes) as workers:
+                yield NBestDecoder(model, path, pairs, settings, workers)
         finally:
             _load.cache_clear()
 
@@ -96,7 +95,7 @@ def decode_sentence(
     table_path: Path,
     settings: StackSearchSettings,
     weights: DoubleArray,
-    nbest: int,
+    size: int,
     sentence: NumberedSentence,
 ) -> tuple[list[PhraseHypothesis], float]:
     """Return the best translations of one sentence, and the CPU seconds spent on them."""
@@ -104,10 +103,10 @@ def decode_sentence(
         return [], 0.0
     table, language_model = _load(table_path, model.directory / LANGUAGE_MODEL_DIRECTORY)
     began = time.process_time()
-    longest = model.settings.max_phrase
-    options = collect_options(sentence.source_ids, table, language_model, longest)
+    max_phrase_length = model.settings.max_phrase
+    options = collect_options(sentence.source_ids, table, language_model, max_phrase_length)
     search = StackSearch(options, weights, language_model, settings.reorder, settings.stack)
-    return best_translations(search, nbest), time.process_time() - began
+    return best_translations(search, size), time.process_time() - began
 
 
 @lru_cache(maxsize=1)

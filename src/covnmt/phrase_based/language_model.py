@@ -8,12 +8,13 @@ depends on whether a is 1, 2 or more, and g(h) is the mass that the discounts of
 and Goodman, 1998).
 
 N-grams are nodes of a tree, numbered order by order; the root is 0. The key of a node combines its
-parent and its last word; in this order keys are sorted. A history is a node, so the search carries
-one number. If an n-gram was never seen, the model backs off to its history without the first word.
+parent and its last word; in this order keys are sorted. A state of the model, all that the
+next word depends on, is a node, so the search carries one number. If an n-gram was never seen, the
+model backs off to the state without the first word.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,16 @@ from covnmt.phrase_based.bitext import map_array
 DISCOUNT_CLASSES = 3  # discounts for counts of 1, 2 and more
 DEFAULT_DISCOUNTS = np.array([0.0, 0.5, 1.0, 1.5])  # for texts that are too small to estimate them
 
+# The file of each array of a model; names of files stay when those of attributes change.
+ARRAY_FILES = {
+    "keys": "keys.npy",
+    "score": "score.npy",
+    "backoff": "fallback.npy",
+    "backoff_state": "shorter.npy",
+    "state": "history.npy",
+    "vocabulary_size": "rows.npy",
+}
+
 
 @dataclass(frozen=True)
 class NgramCounts:
@@ -45,64 +56,66 @@ class NgramCounts:
 class LanguageModel:
     """The tree of n-grams; row n of each array belongs to node n."""
 
-    keys: IntArray  # parent * rows + word; -1 for the root
+    keys: IntArray  # parent * vocabulary_size + word; -1 for the root
     score: NDArray[np.float32]  # log p(last word | parent)
-    fallback: NDArray[np.float32]  # log g
-    shorter: NDArray[np.int32]  # the n-gram without its first word
-    history: NDArray[np.int32]  # the longest suffix of the n-gram that was seen before a word
-    rows: int  # vocabulary size, with one more id for the beginning of a sentence
+    backoff: NDArray[np.float32]  # log g
+    backoff_state: NDArray[np.int32]  # the n-gram without its first word
+    state: NDArray[np.int32]  # the longest suffix of the n-gram that was seen before a word
+    vocabulary_size: int  # with one more id for the beginning of a sentence
 
     @property
     def end(self) -> int:
         """Id of the sentence end."""
-        return self.rows - 2
+        return self.vocabulary_size - 2
 
     @property
     def beginning(self) -> int:
-        """History of the first word of a sentence."""
-        return int(self.history[self.rows])
+        """State before the first word of a sentence."""
+        return int(self.state[self.vocabulary_size])
 
-    def step(self, histories: IntArray, words: IntArray) -> tuple[DoubleArray, IntArray]:
-        """Compute log p of each word after its history, and the history after it."""
+    def step(self, states: IntArray, words: IntArray) -> tuple[DoubleArray, IntArray]:
+        """Compute log p of each word after its state, and the state after it."""
         scores, nodes = np.zeros(len(words)), np.zeros(len(words), dtype=np.int64)
-        remaining, parents = np.arange(len(words)), histories
+        remaining, parents = np.arange(len(words)), states
         while len(remaining):
-            node = find_keys(self.keys, parents * self.rows + words[remaining])
+            node = find_keys(self.keys, parents * self.vocabulary_size + words[remaining])
             seen = node >= 0  # at the root every word is
             nodes[remaining[seen]] = node[seen]
             remaining, parents = remaining[~seen], parents[~seen]
-            scores[remaining] += self.fallback[parents]
-            parents = self.shorter[parents].astype(np.int64)
-        return scores + self.score[nodes], self.history[nodes].astype(np.int64)
+            scores[remaining] += self.backoff[parents]
+            parents = self.backoff_state[parents].astype(np.int64)
+        return scores + self.score[nodes], self.state[nodes].astype(np.int64)
 
     def perplexity(self, text: SentenceIds) -> float:
         """Compute the perplexity of a text, sentence ends included."""
         lengths, total = text.lengths(), 0.0
-        histories = np.full(len(lengths), self.beginning)
+        states = np.full(len(lengths), self.beginning)
         for position in range(int(lengths.max(initial=0)) + 1):
             rows = np.flatnonzero(lengths >= position)
             words = np.full(len(rows), self.end)
             inside = lengths[rows] > position
             words[inside] = text.ids[text.offsets[rows[inside]] + position]
-            scores, histories[rows] = self.step(histories[rows], words)
+            scores, states[rows] = self.step(states[rows], words)
             total += float(scores.sum())
         return float(np.exp(-total / (lengths + 1).sum()))
 
     def save(self, directory: Path) -> None:
         """Write one file for each array, so that processes can memory-map them."""
-        for field in fields(self):
-            with atomic_write(directory / f"{field.name}.npy") as stream:
-                np.save(stream, getattr(self, field.name), allow_pickle=False)
+        for name, file in ARRAY_FILES.items():
+            with atomic_write(directory / file) as stream:
+                np.save(stream, getattr(self, name), allow_pickle=False)
 
     @classmethod
     def load(cls, directory: Path) -> "LanguageModel":
         """Memory-map what `save` wrote."""
         arrays: dict[str, Any] = {
-            field.name: map_array(directory / f"{field.name}.npy") for field in fields(cls)
+            name: map_array(directory / file) for name, file in ARRAY_FILES.items()
         }
-        if arrays["rows"].shape or arrays["rows"].dtype.kind not in "iu":
-            raise UserError(f"{directory / 'rows.npy'}: not a whole number; train the model again")
-        return cls(**arrays | {"rows": int(arrays["rows"])})
+        size = arrays["vocabulary_size"]
+        if size.shape or size.dtype.kind not in "iu":
+            path = directory / ARRAY_FILES["vocabulary_size"]
+            raise UserError(f"{path}: not a whole number; train the model again")
+        return cls(**arrays | {"vocabulary_size": int(size)})
 
 
 def find_keys(keys: IntArray, wanted: IntArray) -> IntArray:
@@ -111,14 +124,14 @@ def find_keys(keys: IntArray, wanted: IntArray) -> IntArray:
     return np.where(keys[position] == wanted, position, -1)
 
 
-def count_ngram_orders(text: SentenceIds, end: int, longest: int) -> list[NgramCounts]:
-    """Count n-grams of up to `longest` words; beginning and end of a sentence are words."""
+def count_ngram_orders(text: SentenceIds, end: int, order: int) -> list[NgramCounts]:
+    """Count n-grams of up to `order` words; beginning and end of a sentence are words."""
     words, position = _with_sentence_ends(text, end)
     size = end + 2
     number = words
     count = np.bincount(words, minlength=size)
     orders = [NgramCounts(np.zeros(size, np.int64), np.arange(size), count)]
-    for n in track(range(2, longest + 1), longest - 1, "counting n-grams", "orders"):
+    for n in track(range(2, order + 1), order - 1, "counting n-grams", "orders"):
         inside = np.flatnonzero(position >= n - 1)
         # the (n-1)-gram that ends before a word is the beginning of the n-gram that ends with it
         keys = number[inside - 1] * size + words[inside]
@@ -151,25 +164,25 @@ def smooth_counts(orders: Sequence[NgramCounts]) -> LanguageModel:
     word = np.concatenate([[-1], *(order.word for order in orders)])
     count = np.concatenate([[0], *(order.count for order in orders)])
     keys = parent * size + word
-    shorter = np.zeros_like(keys)
+    backoff_state = np.zeros_like(keys)
     for level in levels[2:]:
-        shorter[level] = find_keys(keys, shorter[parent[level]] * size + word[level])
-    p, g = _probabilities(parent, shorter, count, size, levels)
-    history = np.arange(len(keys))
+        backoff_state[level] = find_keys(keys, backoff_state[parent[level]] * size + word[level])
+    p, g = _probabilities(parent, backoff_state, count, size, levels)
+    state = np.arange(len(keys))
     childless = np.bincount(parent[1:], minlength=len(keys)) == 0
     for level in levels[1:]:
-        history[level][childless[level]] = history[shorter[level]][childless[level]]
-    score, fallback = (np.log(values).astype(np.float32) for values in (p, g))
+        state[level][childless[level]] = state[backoff_state[level]][childless[level]]
+    score, backoff = (np.log(values).astype(np.float32) for values in (p, g))
     return LanguageModel(
-        keys, score, fallback, shorter.astype(np.int32), history.astype(np.int32), size
+        keys, score, backoff, backoff_state.astype(np.int32), state.astype(np.int32), size
     )
 
 
 def _probabilities(
-    parent: IntArray, shorter: IntArray, count: IntArray, size: int, levels: Sequence[slice]
+    parent: IntArray, backoff_state: IntArray, count: IntArray, size: int, levels: Sequence[slice]
 ) -> tuple[DoubleArray, DoubleArray]:
     """Compute p of each node's last word after its parent, and g of each node."""
-    before = np.bincount(shorter[size + 1 :], minlength=len(count))
+    before = np.bincount(backoff_state[size + 1 :], minlength=len(count))
     adjusted = np.where(before > 0, before, count)
     adjusted[size] = 0  # the beginning of a sentence is never predicted
     discount = np.zeros(len(adjusted))
@@ -185,7 +198,7 @@ def _probabilities(
     g = np.where(total > 0, discounted / np.maximum(total, 1), 1.0)
     p[0] = 1 / size
     for level in levels[1:]:
-        p[level] += g[parent[level]] * p[shorter[level]]
+        p[level] += g[parent[level]] * p[backoff_state[level]]
     return p, g
 
 

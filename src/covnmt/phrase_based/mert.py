@@ -35,8 +35,8 @@ class NBestLists:
         cls, features: Sequence[DoubleArray], statistics: Sequence[IntArray]
     ) -> "NBestLists":
         """Pad one array [n, F] and one [n, 10] for each sentence."""
-        longest = max(map(len, features))
-        real = np.arange(longest) < np.array([[len(rows)] for rows in features])
+        list_size = max(map(len, features))
+        real = np.arange(list_size) < np.array([[len(rows)] for rows in features])
         return cls(_padded(features, real), _padded(statistics, real), real)
 
     def best(self, weights: DoubleArray) -> IntArray:
@@ -130,9 +130,9 @@ def step_range(
 ) -> tuple[float, float]:
     """Compute the range of steps in which no weight falls below its lower limit."""
     moving = np.isfinite(lower) & (direction != 0)
-    room = (lower[moving] - weights[moving]) / direction[moving]
+    limits = (lower[moving] - weights[moving]) / direction[moving]
     up = direction[moving] > 0
-    return max(room[up], default=-np.inf), min(room[~up], default=np.inf)
+    return max(limits[up], default=-np.inf), min(limits[~up], default=np.inf)
 
 
 def _bounds(where: DoubleArray, least: float, most: float) -> DoubleArray:

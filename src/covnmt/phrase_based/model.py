@@ -19,7 +19,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +30,10 @@ from covnmt.base.console import log
 from covnmt.base.errors import UserError
 from covnmt.base.files import read_json, write_json, write_lines
 from covnmt.base.processes import map_unordered
-from covnmt.data.corpus import Corpus
+from covnmt.data.corpus import Corpus, Split
 from covnmt.phrase_based import aligner, language_model, lexicon, phrases
 from covnmt.phrase_based.aligner import AlignerChain, WordLinks
 from covnmt.phrase_based.bitext import Bitext, load_arrays, save_arrays
-from covnmt.phrase_based.language_model import LanguageModel
 from covnmt.phrase_based.lexicon import LinkCounts
 from covnmt.phrase_based.phrases import PhraseOccurrences
 from covnmt.phrase_based.settings import PhraseBasedSettings
@@ -44,7 +43,7 @@ MODEL_FILE = "smt.json"
 LANGUAGE_MODEL_DIRECTORY = "lm"
 PHRASE_FILES = ("bitext.npz", "lexicon.npz", "phrases.npz")
 LANGUAGE_MODEL_FILES = tuple(
-    f"{LANGUAGE_MODEL_DIRECTORY}/{field.name}.npy" for field in fields(LanguageModel)
+    f"{LANGUAGE_MODEL_DIRECTORY}/{file}" for file in language_model.ARRAY_FILES.values()
 )
 
 
@@ -132,7 +131,9 @@ def train_phrase_based(
     if (directory / "config.json").exists():
         raise UserError(f"{directory}: holds a neural model; choose another directory")
     builder = ModelBuilder(Corpus.open(data), directory, settings)
-    builder.copy_texts()
+    dev = builder.corpus.split("dev")
+    (directory / MODEL_FILE).unlink(missing_ok=True)  # until all stages are done
+    builder.copy_texts(dev)
     builder.align_words(processes)
     dumped = settings.model_dump(mode="json")
     phrase_settings = {"align": dumped["align"], "max_phrase": settings.max_phrase}
@@ -179,10 +180,8 @@ class ModelBuilder:
         """Return the pairs to train on."""
         return Bitext.from_split(self.corpus.split("train"), self.settings.pairs)
 
-    def copy_texts(self) -> None:
-        """Copy the text that later commands need, and remove smt.json until all stages are done."""
-        dev = self.corpus.split("dev")
-        (self.directory / MODEL_FILE).unlink(missing_ok=True)
+    def copy_texts(self, dev: Split) -> None:
+        """Copy the tokenizers, vocabularies and text that later commands need."""
         copy_codecs(self.corpus.directory, self.directory)
         write_lines(self.directory / "dev.source.txt", dev.text("source"))
         write_lines(self.directory / "dev.target.txt", dev.text("target"))
@@ -236,13 +235,13 @@ class ModelBuilder:
 
     def estimate_language_model(self) -> dict[str, Any]:
         """Count n-grams and smooth them."""
-        end, longest = self.corpus.report.vocabulary_sizes["target"] - 1, self.settings.order
-        counts = language_model.count_ngram_orders(self.bitext().target, end, longest)
+        end, order = self.corpus.report.vocabulary_sizes["target"] - 1, self.settings.order
+        counts = language_model.count_ngram_orders(self.bitext().target, end, order)
         model = language_model.smooth_counts(counts)
         model.save(self.directory / LANGUAGE_MODEL_DIRECTORY)
         dev = self.corpus.split("dev").target
         return {
-            "ngrams": [len(order.word) for order in counts],
+            "ngrams": [len(ngrams.word) for ngrams in counts],
             "dev_perplexity": model.perplexity(dev),
             "mib": sum(map(size_mib, (self.directory / LANGUAGE_MODEL_DIRECTORY).iterdir())),
         }

@@ -63,7 +63,7 @@ def _best_paths(search: StackSearch, arcs: Arcs) -> Iterator[tuple[float, tuple[
         incoming[child].append(number)
     parent, score = arcs.parent.tolist(), arcs.score.tolist()
     best = search.hypotheses.score.tolist()
-    nodes = range(search.complete.start, search.complete.stop)
+    nodes = range(search.current_stack.start, search.current_stack.stop)
     end_scores = search.end_scores().tolist()
     weight = float(search.weights[LANGUAGE_MODEL])
     tie = count()

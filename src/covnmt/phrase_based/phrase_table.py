@@ -48,13 +48,13 @@ class PhraseTable(ArrayFile):
 def build_phrase_table(
     bitext: Bitext,
     occurrences: PhraseOccurrences,
-    lexicon: LinkCounts,
+    lexical_table: LinkCounts,
     text: SentenceIds,
-    longest: int,
+    max_phrase_length: int,
     options: int,
 ) -> PhraseTable:
     """Build the table of a text: of each source phrase in it the `options` best pairs."""
-    wanted = np.unique(hash_spans(text.ids, all_spans(text, longest)))
+    wanted = np.unique(hash_spans(text.ids, all_spans(text, max_phrase_length)))
     source = hash_spans(bitext.source.ids, occurrences.source)
     target = hash_spans(bitext.target.ids, occurrences.target)
     relevant = np.flatnonzero(find_hashes(source, wanted) >= 0)
@@ -75,8 +75,8 @@ def build_phrase_table(
     source_ids = pad_spans(bitext.source, occurrences.source[rows[kept]])
     target_ids = pad_spans(bitext.target, occurrences.target[rows[kept]])
     lexical = (
-        lexical_weights(source_ids, target_ids, lexicon),
-        lexical_weights(target_ids, source_ids, lexicon.swapped()),
+        lexical_weights(source_ids, target_ids, lexical_table),
+        lexical_weights(target_ids, source_ids, lexical_table.swapped()),
     )
     scores = np.log(np.stack([p_target[kept], p_source[kept], *lexical], axis=1))
     sources, bounds = np.unique(source[first[kept]], return_index=True)
@@ -93,7 +93,7 @@ def count_occurrences(values: Hashes, wanted: Hashes) -> IntArray:
 def best_of_each_group(
     group: Hashes, score: DoubleArray, first_seen: IntArray, number: int
 ) -> IntArray:
-    """List the rows among the `number` best of their group, by group; ties to the first seen."""
+    """Return the indices of the top `number` rows of each group; of equals, the first seen."""
     order = np.lexsort((first_seen, -score, group))
     is_new = np.concatenate([[True], group[order][1:] != group[order][:-1]])[: len(order)]
     begin = np.maximum.accumulate(np.where(is_new, np.arange(len(order)), 0))
@@ -120,12 +120,12 @@ def pad_spans(side: SentenceIds, spans: Spans) -> IntArray:
     return np.where(inside, side.ids[positions], 0).astype(np.int64)
 
 
-def lexical_weights(source: IntArray, target: IntArray, lexicon: LinkCounts) -> DoubleArray:
+def lexical_weights(source: IntArray, target: IntArray, lexical_table: LinkCounts) -> DoubleArray:
     """Multiply, over the target words of each row, w(t | s) of the best source word or NULL."""
-    best = lexicon.weight(np.full_like(target, NULL_WORD), target)
+    best = lexical_table.weight(np.full_like(target, NULL_WORD), target)
     for column in source.T:
         best = np.maximum(
-            best, lexicon.weight(np.broadcast_to(column[:, None], target.shape), target)
+            best, lexical_table.weight(np.broadcast_to(column[:, None], target.shape), target)
         )
     smoothed = np.maximum(best, MIN_LEXICAL_PROBABILITY)
     return np.asarray(np.where(target > 0, smoothed, 1.0).prod(axis=1))

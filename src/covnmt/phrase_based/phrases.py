@@ -76,15 +76,15 @@ class PhraseOccurrences(ArrayFile):
         return Spans(self.target_starts, self.target_lengths)
 
 
-def extract_phrases(bitext: Bitext, links: WordLinks, longest: int) -> PhraseOccurrences:
-    """Find all occurrences of phrase pairs up to `longest` words a side, without unknown words."""
+def extract_phrases(bitext: Bitext, links: WordLinks, max_phrase_length: int) -> PhraseOccurrences:
+    """Find all occurrences of phrase pairs without unknown words, up to a length of either side."""
     starts = range(0, len(bitext), SENTENCES_AT_ONCE)
     unit = f"x {SENTENCES_AT_ONCE:,} pairs"
     chunks = [
         columns
         for start in track(starts, len(starts), "extracting phrases", unit)
         for columns in _extract_chunk(
-            bitext, links, slice(start, start + SENTENCES_AT_ONCE), longest
+            bitext, links, slice(start, start + SENTENCES_AT_ONCE), max_phrase_length
         )
     ]
     none = [np.zeros(0, dtype) for dtype in (np.int32, np.int8, np.int32, np.int8, np.int8)]
@@ -123,7 +123,7 @@ class SentenceBlock:
 
 
 def _extract_chunk(
-    bitext: Bitext, links: WordLinks, rows: slice, longest: int
+    bitext: Bitext, links: WordLinks, rows: slice, max_phrase_length: int
 ) -> Iterator[tuple[AnyArray, ...]]:
     """Yield columns of `PhraseOccurrences`, by the length of the source phrase."""
     source, target = (
@@ -135,13 +135,19 @@ def _extract_chunk(
     chosen = slice(links.offsets[rows.start], links.offsets[rows.start + len(counts)])
     j = links.source[chosen] + bitext.source.offsets[pair] - source.begin
     i = links.target[chosen] + bitext.target.offsets[pair] - target.begin
-    linked = _linked(i, target)
-    neighbors = LinkedNeighbors.from_links(source, target, j, i)
-    left = _unlinked_before(linked, target.sentence, longest)
-    right = _unlinked_before(linked[::-1], target.sentence[::-1], longest)[::-1]
-    for length, starts, first, width in _minimal_pairs(source, len(linked), j, i, longest):
-        room = left[first], right[first + width - 1]
-        for a, b, width_b in _widen_targets(starts, first, width, room, longest):
+    linked = _linked(j, source), _linked(i, target)
+    source_ranges = _link_ranges(j, i, len(source.sentence))
+    target_ranges = _link_ranges(i, j, len(target.sentence))
+    neighbors = LinkedNeighbors.from_links(source, target, linked, target_ranges)
+    left = _unlinked_before(linked[1], target.sentence, max_phrase_length)
+    right = _unlinked_before(linked[1][::-1], target.sentence[::-1], max_phrase_length)[::-1]
+    for length, starts, first, width in _minimal_pairs(
+        source, source_ranges, target_ranges, max_phrase_length
+    ):
+        free_neighbors = left[first], right[first + width - 1]
+        for a, b, width_b in _widen_targets(
+            starts, first, width, free_neighbors, max_phrase_length
+        ):
             lengths = np.full_like(a, length)
             usable = source.all_known(a, lengths) & target.all_known(b, width_b)
             a, b, width_b, lengths = a[usable], b[usable], width_b[usable], lengths[usable]
@@ -163,18 +169,20 @@ class LinkedNeighbors:
 
     @classmethod
     def from_links(
-        cls, source: SentenceBlock, target: SentenceBlock, j: IntArray, i: IntArray
+        cls,
+        source: SentenceBlock,
+        target: SentenceBlock,
+        linked: tuple[BoolArray, BoolArray],
+        target_ranges: tuple[IntArray, IntArray],
     ) -> "LinkedNeighbors":
-        """Build from the links (j, i) of these sides."""
+        """Build from which words of both sides are linked, and the link ranges of target words."""
         before = [
-            np.maximum.accumulate(np.append(-1, np.where(linked, np.arange(len(linked)), -1)))
-            for linked in (_linked(j, source), _linked(i, target))
+            np.maximum.accumulate(np.append(-1, np.where(side, np.arange(len(side)), -1)))
+            for side in linked
         ]
-        linked_source = np.arange(len(source.sentence))
-        linked_source = np.where(_linked(j, source), linked_source, UNLINKED)
+        linked_source = np.where(linked[0], np.arange(len(linked[0])), UNLINKED)
         after = np.minimum.accumulate(np.append(linked_source, UNLINKED)[::-1])[::-1]
-        low, high = _link_ranges(i, j, len(target.sentence))
-        return cls(before[0], after, before[1], low, high, source, target)
+        return cls(before[0], after, before[1], *target_ranges, source, target)
 
     def orientation(self, a: IntArray, b: IntArray, length: int) -> NDArray[np.int8]:
         """Classify pairs whose source phrase begins at `a` and whose target phrase at `b`."""
@@ -197,34 +205,41 @@ def _widen_targets(
     starts: IntArray,
     first: IntArray,
     width: IntArray,
-    room: tuple[IntArray, IntArray],
-    longest: int,
+    free_neighbors: tuple[IntArray, IntArray],
+    max_phrase_length: int,
 ) -> Iterator[tuple[IntArray, IntArray, IntArray]]:
     """Yield the pairs with any number of the unlinked words before and after the target span."""
-    for before in range(longest):
-        for after in range(longest - before):
+    for before in range(max_phrase_length):
+        for after in range(max_phrase_length - before):
             widened = width + before + after
-            fits = (room[0] >= before) & (room[1] >= after) & (widened <= longest)
+            fits = (
+                (free_neighbors[0] >= before)
+                & (free_neighbors[1] >= after)
+                & (widened <= max_phrase_length)
+            )
             yield starts[fits], first[fits] - before, widened[fits]
 
 
 def _minimal_pairs(
-    source: SentenceBlock, target_words: int, j: IntArray, i: IntArray, longest: int
+    source: SentenceBlock,
+    source_ranges: tuple[IntArray, IntArray],
+    target_ranges: tuple[IntArray, IntArray],
+    max_phrase_length: int,
 ) -> Iterator[tuple[int, IntArray, IntArray, IntArray]]:
     """Find the pairs whose target span begins and ends with linked words, for each source length.
 
     Yields the length, where the source and the target span start, and the length of the target.
     """
-    low, high = _link_ranges(j, i, len(source.sentence))
-    least, most = _span_link_ranges(*_link_ranges(i, j, target_words), longest)
+    low, high = source_ranges
+    least, most = _span_link_ranges(*target_ranges, max_phrase_length)
     first, last = low, high
-    for length in range(1, longest + 1):
+    for length in range(1, max_phrase_length + 1):
         if length > 1:
             first = np.minimum(first[:-1], low[length - 1 :])
             last = np.maximum(last[:-1], high[length - 1 :])
         starts = np.arange(len(first))
         one_sentence = source.sentence[starts] == source.sentence[starts + length - 1]
-        fits = one_sentence & (last >= 0) & (last - first < longest)
+        fits = one_sentence & (last >= 0) & (last - first < max_phrase_length)
         starts, begin, width = starts[fits], first[fits], (last - first + 1)[fits]
         closed = (least[width - 1, begin] >= starts) & (most[width - 1, begin] < starts + length)
         yield length, starts[closed], begin[closed], width[closed]
@@ -240,36 +255,38 @@ def _link_ranges(
     return low, high
 
 
-def _span_link_ranges(low: IntArray, high: IntArray, longest: int) -> tuple[IntArray, IntArray]:
+def _span_link_ranges(
+    low: IntArray, high: IntArray, max_phrase_length: int
+) -> tuple[IntArray, IntArray]:
     """Compute the link range of every span: row k holds the spans of k + 1 words by their start."""
-    least, most = np.tile(low, (longest, 1)), np.tile(high, (longest, 1))
-    for k in range(1, min(longest, len(low))):
+    least, most = np.tile(low, (max_phrase_length, 1)), np.tile(high, (max_phrase_length, 1))
+    for k in range(1, min(max_phrase_length, len(low))):
         least[k, :-k] = np.minimum(least[k - 1, :-k], low[k:])
         most[k, :-k] = np.maximum(most[k - 1, :-k], high[k:])
     return least, most
 
 
-def _unlinked_before(linked: BoolArray, sentence: IntArray, longest: int) -> IntArray:
-    """Count the words without a link right before each word, up to `longest`."""
+def _unlinked_before(linked: BoolArray, sentence: IntArray, max_phrase_length: int) -> IntArray:
+    """Count the words without a link right before each word, up to `max_phrase_length`."""
     count = np.zeros(len(linked), dtype=np.int64)
     free = np.ones(len(linked), dtype=bool)
-    for k in range(1, min(longest, len(linked))):
+    for k in range(1, min(max_phrase_length, len(linked))):
         free[:k] = False
         free[k:] &= ~linked[:-k] & (sentence[:-k] == sentence[k:])
         count += free
     return count
 
 
-def all_spans(text: SentenceIds, longest: int) -> Spans:
-    """List every span of up to `longest` words in every sentence."""
+def all_spans(text: SentenceIds, max_phrase_length: int) -> Spans:
+    """List every span of up to `max_phrase_length` words in every sentence."""
     lengths = text.lengths()
     sentence = np.repeat(np.arange(len(lengths)), lengths)
     by_length = []
-    for length in range(1, longest + 1):
+    for length in range(1, max_phrase_length + 1):
         starts = np.arange(len(sentence) - length + 1)
         by_length.append(starts[sentence[starts] == sentence[starts + length - 1]])
     counts = [len(starts) for starts in by_length]
-    return Spans(np.concatenate(by_length), np.repeat(np.arange(1, longest + 1), counts))
+    return Spans(np.concatenate(by_length), np.repeat(np.arange(1, max_phrase_length + 1), counts))
 
 
 def hash_spans(ids: AnyArray, spans: Spans) -> Hashes:

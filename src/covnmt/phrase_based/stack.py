@@ -24,7 +24,8 @@ from covnmt.phrase_based.phrases import DISCONTINUOUS, MONOTONE, SWAP
 from covnmt.phrase_based.translation_options import TranslationOptions, score_continuations
 
 # Name, weight before tuning (those of Moses), and smallest weight: a penalty may turn into a bonus,
-# but a negative weight on a probability is noise.
+# but a negative weight on a probability is noise. "jumps" is distortion, "other order" the
+# discontinuous orientation: files of weights have these names.
 _FEATURE_TABLE = (
     ("language model", 0.5, 0.0),
     ("jumps", 0.3, 0.0),
@@ -47,7 +48,7 @@ LANGUAGE_MODEL, DISTORTION = 0, 1
 ORIENTATION = slice(2, 5)  # a phrase has a value for one of these, the others are 0
 PHRASE_FEATURES = slice(5, len(FEATURES))  # do not depend on the rest of the sentence
 
-TRIES = 6  # exact scores for each hypothesis that a stack can hold
+EXACT_SCORES_PER_SLOT = 6  # candidates that a stack scores exactly, per hypothesis it can hold
 NEVER = -np.inf
 
 
@@ -59,7 +60,7 @@ class StackHypotheses(NamedTuple):
     covered: BoolArray  # [n, J]
     begin: IntArray  # the span that was translated last
     end: IntArray
-    history: IntArray  # of the language model
+    language_state: IntArray  # state of the language model
 
     def take(self, rows: IntArray | slice) -> "StackHypotheses":
         """Select rows."""
@@ -133,7 +134,8 @@ def _future_scores(options: TranslationOptions, best: DoubleArray) -> DoubleArra
 class StackSearch:
     """Search for one sentence, run by the constructor.
 
-    The outcome is in `hypotheses`, `arcs` and `complete`, the rows with all words covered.
+    The outcome is in `hypotheses`, `arcs` and `current_stack`, in the end the rows of the
+    hypotheses with all words covered.
     """
 
     def __init__(
@@ -151,24 +153,25 @@ class StackSearch:
         self.hypotheses = self._allocate(1 + options.length * stack_size)
         self.arcs: list[Arcs] = []
         waiting: dict[int, list[Candidates]] = defaultdict(list)  # by number of covered words
-        self.complete = slice(0, 1)  # the last stack
+        self.current_stack = slice(0, 1)  # rows of the stack filled last
         for covered in range(options.length):
-            for length, candidates in self._expand(self.complete):
+            for length, candidates in self._expand(self.current_stack):
                 waiting[covered + length].append(candidates)
             self._fill_stack(waiting.pop(covered + 1))
 
     def end_scores(self) -> DoubleArray:
         """Compute the language model's score of the sentence end after each complete hypothesis."""
-        histories = self.hypotheses.history[self.complete]
-        return self.model.step(histories, np.full(len(histories), self.model.end))[0]
+        states = self.hypotheses.language_state[self.current_stack]
+        return self.model.step(states, np.full(len(states), self.model.end))[0]
 
     def _allocate(self, number: int) -> StackHypotheses:
-        """Make room for all hypotheses; the first one has nothing covered."""
+        """Make the buffers of all hypotheses; the first one has nothing covered."""
         integers = [np.zeros(number, dtype=np.int64) for _ in range(3)]
         covered = np.zeros((number, self.options.length), dtype=bool)
-        room = StackHypotheses(np.zeros(number), np.zeros(number), covered, *integers)
-        room.history[0], room.future[0] = self.model.beginning, self.weighted.future[0, -1]
-        return room
+        buffers = StackHypotheses(np.zeros(number), np.zeros(number), covered, *integers)
+        buffers.language_state[0] = self.model.beginning
+        buffers.future[0] = self.weighted.future[0, -1]
+        return buffers
 
     def _expand(self, stack: slice) -> Iterator[tuple[int, Candidates]]:
         """Yield the expansions of a stack, by the number of words that they add."""
@@ -196,7 +199,7 @@ class StackSearch:
                 jump[row],
                 orientation[row],
             )
-            yield length, candidates.best(TRIES * self.stack_size)
+            yield length, candidates.best(EXACT_SCORES_PER_SLOT * self.stack_size)
 
     def _allowed(self, parents: StackHypotheses, gap_end: IntArray) -> BoolArray:
         """Tell which spans may follow a hypothesis [H, S]: free ones within the distortion limit.
@@ -214,19 +217,19 @@ class StackSearch:
     def _fill_stack(self, waiting: Sequence[Candidates]) -> None:
         """Score the best candidates exactly, recombine them, and keep the best as a stack."""
         columns = (np.concatenate(column) for column in zip(*waiting, strict=True))
-        tried = Candidates(*columns).best(TRIES * self.stack_size)
+        tried = Candidates(*columns).best(EXACT_SCORES_PER_SLOT * self.stack_size)
         expanded, language = self._score_exactly(tried)
         order = np.argsort(-(expanded.score + expanded.future), kind="stable")
         # all that the rest of the search depends on
-        state = np.column_stack([expanded.begin, expanded.end, expanded.history])
+        signature = np.column_stack([expanded.begin, expanded.end, expanded.language_state])
         factors = self.hash_factors
-        hashes = expanded.covered @ factors[:-3] + state @ factors[-3:]
+        hashes = expanded.covered @ factors[:-3] + signature @ factors[-3:]
         child, heads = _recombine(hashes[order])
         kept, alive = order[heads[: self.stack_size]], order[child < self.stack_size]
-        first = self.complete.stop
-        self.complete = slice(first, first + len(kept))
-        for room, values in zip(self.hypotheses, expanded, strict=True):
-            room[self.complete] = values[kept]
+        first = self.current_stack.stop
+        self.current_stack = slice(first, first + len(kept))
+        for buffer, values in zip(self.hypotheses, expanded, strict=True):
+            buffer[self.current_stack] = values[kept]
         child = first + child[child < self.stack_size]
         step = tried.parent[alive], child, tried.option[alive], expanded.score[alive]
         self.arcs.append(Arcs(*step, language[alive], tried.jump[alive], tried.orientation[alive]))
@@ -235,13 +238,13 @@ class StackSearch:
         """Make candidates hypotheses; also return the language model score of their last words."""
         options, parents = self.options, self.hypotheses.take(tried.parent)
         target_ids = options.target_ids[tried.option]
-        language, history = score_continuations(target_ids, parents.history, self.model)
+        language, state = score_continuations(target_ids, parents.language_state, self.model)
         correction = self.weights[LANGUAGE_MODEL] * (language - options.language[tried.option])
         begin, end = (bound[options.span[tried.option]] for bound in (options.begin, options.end))
         position = np.arange(options.length)
         covered = (position >= begin[:, None]) & (position < end[:, None]) | parents.covered
         score = tried.estimate - tried.future + correction
-        return StackHypotheses(score, tried.future, covered, begin, end, history), language
+        return StackHypotheses(score, tried.future, covered, begin, end, state), language
 
 
 def _recombine(keys: IntArray) -> tuple[IntArray, IntArray]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
@@ -27,8 +27,17 @@ from covnmt.phrase_based.stack import FEATURES, INITIAL_WEIGHTS
 from covnmt.text.codec import Codec
 from covnmt.text.vocabulary import UNK_ID, Vocabulary
 
+T = TypeVar("T")
+
 WEIGHTS_FILE = "weights.json"
 MAX_CHUNK_TOKENS = 100  # longer sentences are translated in chunks
+
+
+class SentenceChunk(NamedTuple):
+    """A chunk of a sentence, as tokens and as their ids."""
+
+    tokens: Sequence[str]
+    ids: Sequence[int]
 
 
 @dataclass(frozen=True)
@@ -123,20 +132,24 @@ def translate_phrase_based(
     """Translate lines, in order; an empty line stays empty."""
     source, target = model.codec("source"), model.codec("target")
     line_tokens = [source.tokenize(line) for line in lines]
-    lexicon, weights = model.lexicon(), load_feature_weights(model)
-    with open_decoder(model, line_tokens, settings) as decoder:
-        chunk_ids = [
-            source.vocabulary.encode(chunk)
-            for tokens in line_tokens
-            for chunk in split_long_sentence(tokens)
+    line_ids = [source.vocabulary.encode(tokens) for tokens in line_tokens]
+    lexical_table, weights = model.lexicon(), load_feature_weights(model)
+    line_chunks = [
+        [
+            SentenceChunk(*chunk)
+            for chunk in zip(split_long_sentence(tokens), split_long_sentence(ids), strict=True)
         ]
-        nbest_lists = decoder.nbest(chunk_ids, weights, 1, "translating")
-        for line, tokens in zip(lines, line_tokens, strict=True):
-            chunks = [(chunk, next(nbest_lists)) for chunk in split_long_sentence(tokens)]
-            yield _join_chunks(line, chunks, lexicon, (source, target), weights)
+        for tokens, ids in zip(line_tokens, line_ids, strict=True)
+    ]
+    with open_decoder(model, line_ids, settings) as decoder:
+        chunk_ids = [chunk.ids for chunks in line_chunks for chunk in chunks]
+        nbest_lists = decoder.nbest_lists(chunk_ids, weights, 1, "translating")
+        for line, chunks in zip(lines, line_chunks, strict=True):
+            translated = [(chunk, next(nbest_lists)) for chunk in chunks]
+            yield _join_chunks(line, translated, lexical_table, target, weights)
 
 
-def split_long_sentence(tokens: Sequence[str]) -> list[Sequence[str]]:
+def split_long_sentence(tokens: Sequence[T]) -> list[Sequence[T]]:
     """Split a sentence into chunks of nearly equal length; most sentences are one chunk."""
     number = max(1, -(-len(tokens) // MAX_CHUNK_TOKENS))
     cuts = [len(tokens) * k // number for k in range(number + 1)]
@@ -158,14 +171,14 @@ def link_words(
     phrases: Sequence[PhraseSpan],
     source_ids: Sequence[int],
     target_ids: Sequence[int],
-    lexicon: LinkCounts,
+    lexical_table: LinkCounts,
 ) -> Links:
     """Link each target word to the source word of its phrase with the highest w(t | s)."""
     source, target = np.array(source_ids), np.array(target_ids)
     links: set[tuple[int, int]] = set()
     for phrase in phrases:
         span = slice(phrase.target, phrase.target_end)
-        weight = lexicon.weight(
+        weight = lexical_table.weight(
             *np.broadcast_arrays(source[phrase.source : phrase.source_end, None], target[span])
         )
         linked = (weight.max(axis=0) > 0) | (len(weight) == 1)
@@ -177,9 +190,9 @@ def link_words(
 
 def _join_chunks(
     line: str,
-    chunks: Sequence[tuple[Sequence[str], list[PhraseHypothesis]]],
-    lexicon: LinkCounts,
-    codecs: tuple[Codec, Codec],
+    chunks: Sequence[tuple[SentenceChunk, list[PhraseHypothesis]]],
+    lexical_table: LinkCounts,
+    target: Codec,
     weights: DoubleArray,
 ) -> PhraseTranslation:
     """Join the translations of a line's chunks; an empty chunk has no hypothesis."""
@@ -189,11 +202,10 @@ def _join_chunks(
     score = 0.0
     for chunk, nbest in chunks:
         for best in nbest:
-            ids = codecs[0].vocabulary.encode(chunk)
-            chunk_links = link_words(best.phrases, ids, best.target_ids, lexicon)
+            chunk_links = link_words(best.phrases, chunk.ids, best.target_ids, lexical_table)
             links |= {(len(source) + j, len(tokens) + i) for j, i in chunk_links}
-            tokens += hypothesis_tokens(best, chunk, codecs[1].vocabulary)
+            tokens += hypothesis_tokens(best, chunk.tokens, target.vocabulary)
             score += float(np.dot(weights, best.features))
-        source += chunk
-    text = codecs[1].detokenize(tokens)
+        source += chunk.tokens
+    text = target.detokenize(tokens)
     return PhraseTranslation(line, source, tokens, text, score, frozenset(links))

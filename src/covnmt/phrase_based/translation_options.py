@@ -30,14 +30,14 @@ class TranslationOptions:
     target_ids: IntArray  # [O, T] 0 after the last
     features: DoubleArray  # [O, features of a phrase pair]
     orientation: DoubleArray  # [O, 3]
-    language: DoubleArray  # [O] log-probability of the target words without a history
+    language: DoubleArray  # [O] log-probability of the target words without context
 
 
 def collect_options(
-    source_ids: Sequence[int], table: PhraseTable, model: LanguageModel, longest: int
+    source_ids: Sequence[int], table: PhraseTable, model: LanguageModel, max_phrase_length: int
 ) -> TranslationOptions:
     """Look up the phrase pairs of a sentence, and add copies."""
-    spans = all_spans(concatenate_sentences([source_ids]), longest)
+    spans = all_spans(concatenate_sentences([source_ids]), max_phrase_length)
     phrases = find_hashes(hash_spans(np.array(source_ids), spans), table.sources)
     copied = np.flatnonzero((phrases < 0) & (spans.lengths == 1))
     translated = np.flatnonzero(phrases >= 0)
@@ -72,14 +72,14 @@ def _table_rows(bounds: IntArray, phrases: IntArray) -> tuple[IntArray, IntArray
 
 
 def score_continuations(
-    target_ids: IntArray, histories: IntArray, model: LanguageModel
+    target_ids: IntArray, states: IntArray, model: LanguageModel
 ) -> tuple[DoubleArray, IntArray]:
-    """Compute the log-probability of each row of words after its history, and the new history."""
-    total, histories = np.zeros(len(target_ids)), histories.copy()
+    """Compute the log-probability of each row of words after its state, and the new state."""
+    total, states = np.zeros(len(target_ids)), states.copy()
     for column in target_ids.T:
         rows = np.flatnonzero(column)
         if not len(rows):
             break
-        scores, histories[rows] = model.step(histories[rows], column[rows])
+        scores, states[rows] = model.step(states[rows], column[rows])
         total[rows] += scores
-    return total, histories
+    return total, states

@@ -40,9 +40,10 @@ POOL_FILE = "tuning.npz"
 
 @dataclass(frozen=True)
 class TuningSet:
-    """The sentences to tune on, as tokens."""
+    """The sentences to tune on, as tokens; the source as ids too."""
 
     source: list[list[str]]
+    source_ids: list[list[int]]
     target: list[list[str]]
 
     @classmethod
@@ -57,7 +58,8 @@ class TuningSet:
                 f"{model.directory}: no sentence of the dev set has 1 to {MAX_CHUNK_TOKENS} words; "
                 "prepare the data with another dev set, and train again"
             )
-        return cls([a for a, _ in pairs], [b for _, b in pairs])
+        source_ids = [source.vocabulary.encode(a) for a, _ in pairs]
+        return cls([a for a, _ in pairs], source_ids, [b for _, b in pairs])
 
 
 @dataclass(frozen=True)
@@ -106,13 +108,13 @@ def tune_phrase_based(
     # more rounds resume a run of fewer, and the number of processes changes no result
     dumped = settings.model_dump(mode="json", exclude={"iterations": True, "search": {"processes"}})
     made_from = TuningInputs(model=model.identity(), tune=dumped)
-    tuned, pool = restore_tuning(model.directory, made_from)
-    codecs = model.codec("source"), model.codec("target")
+    tuned, accumulated = restore_tuning(model.directory, made_from)
+    target = model.codec("target")
     if has_rounds_left(tuned, settings):
-        with open_decoder(model, dev.source, settings.search) as decoder:
+        with open_decoder(model, dev.source_ids, settings.search) as decoder:
             while has_rounds_left(tuned, settings):
-                tuned, pool = run_round(tuned, pool, decoder, dev, codecs, settings)
-                arrays = {**vars(pool), "rounds": np.array(len(tuned.rounds))}
+                tuned, accumulated = run_round(tuned, accumulated, decoder, dev, target, settings)
+                arrays = {**vars(accumulated), "rounds": np.array(len(tuned.rounds))}
                 save_arrays(model.directory / POOL_FILE, arrays)
                 write_json(model.directory / WEIGHTS_FILE, tuned.model_dump(mode="json"))
     return tuned.rounds
@@ -125,22 +127,21 @@ def has_rounds_left(tuned: TunedWeights, settings: WeightTuningSettings) -> bool
 
 def run_round(
     tuned: TunedWeights,
-    pool: NBestPool,
+    accumulated: NBestPool,
     decoder: NBestDecoder,
     dev: TuningSet,
-    codecs: tuple[Codec, Codec],
+    target: Codec,
     settings: WeightTuningSettings,
 ) -> tuple[TunedWeights, NBestPool]:
     """Find the next weights, decode the dev set with them, and record its BLEU."""
     began, cpu_before = time.monotonic(), cpu_seconds() + decoder.cpu_seconds
     number = len(tuned.rounds) + 1
-    weights = next_weights(tuned, pool, settings)
-    ids = [codecs[0].vocabulary.encode(tokens) for tokens in dev.source]
-    lists = list(decoder.nbest(ids, weights, settings.nbest, f"round {number}"))
-    translations = score_translations(lists, dev, codecs[1])
+    weights = next_weights(tuned, accumulated, settings)
+    lists = list(decoder.nbest_lists(dev.source_ids, weights, settings.nbest, f"round {number}"))
+    translations = score_translations(lists, dev, target)
     best_rows = np.unique(translations.sentence, return_index=True)[1]
     bleu = float(bleu_from_totals(translations.statistics[best_rows].sum(axis=0)))
-    merged = pool.merged_with(translations)
+    merged = accumulated.merged_with(translations)
     log(f"round {number}: BLEU {bleu:.2f}, {len(merged):,} translations")
     rounds = [*tuned.rounds, (weights.tolist(), bleu)]
     best_weights, dev_bleu = best_round(rounds)
@@ -149,7 +150,7 @@ def run_round(
         "weights": dict(zip(FEATURES, best_weights, strict=True)),
         "dev_bleu": dev_bleu,
         "rounds": rounds,
-        "converged": len(merged) == len(pool),
+        "converged": len(merged) == len(accumulated),
         "seconds": round(tuned.seconds + time.monotonic() - began, 1),
         "cpu_seconds": round(tuned.cpu_seconds + cpu, 1),
         "phrase_pairs": decoder.phrase_pairs,
@@ -164,13 +165,13 @@ def best_round(rounds: Sequence[tuple[list[float], float]]) -> tuple[list[float]
 
 
 def next_weights(
-    tuned: TunedWeights, pool: NBestPool, settings: WeightTuningSettings
+    tuned: TunedWeights, accumulated: NBestPool, settings: WeightTuningSettings
 ) -> DoubleArray:
     """Find the weights that choose best from the pool; the first round has the initial ones."""
     if not tuned.rounds:
         return INITIAL_WEIGHTS
     weights, _ = optimize_weights(
-        pool.lists(),
+        accumulated.lists(),
         np.array(tuned.rounds[-1][0]),
         MINIMUM_WEIGHTS,
         settings.restarts,
