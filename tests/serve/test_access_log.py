@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from covnmt.serve.monitoring import BackgroundHandler, JsonFormatter
+from covnmt.serve.monitoring import BackgroundHandler, JsonFormatter, add_translated
 from covnmt.serve.settings import ApiKey, ServeSettings
 
 from .server import Running, serving, wait_until
@@ -42,6 +42,30 @@ def test_an_unexpected_error_is_answered_without_details_and_counted_once(
     [failure] = [each for each in lines if "traceback" in each]
     assert failure["request_id"] == answer.headers["x-request-id"]
     assert failure["traceback"].endswith("RuntimeError: private matters")
+
+
+def test_all_sentences_and_models_of_a_request_are_logged(
+    client: httpx.Client, lines: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A sentence that is translated again for a lost term counts twice."""
+    headers = {"x-request-id": "with-terms"}
+    caplog.set_level(logging.INFO, "covnmt.serve")
+    terms = {lines[0].split()[0]: "<MY TERM>"}
+    body = {"text": f"{lines[0]}\n{lines[0]}", "terms": terms}
+    assert client.post("/v1/translate", json=body, headers=headers).status_code == 200
+    found: list[dict[str, Any]] = []
+
+    def is_logged() -> bool:
+        told = [json.loads(text) for text in caplog.messages if text.startswith("{")]
+        found[:] = [line for line in told if line.get("request_id") == "with-terms"]
+        return bool(found)
+
+    wait_until(is_logged)
+    assert [line["sentences"] for line in found] == [4]
+    scope: dict[str, Any] = {}
+    for model, sentences in (("ja-en", 2), ("zh-en", 3), ("ja-en", 1)):
+        add_translated(scope, model, sentences)
+    assert scope["covnmt"] == {"model": "ja-en, zh-en", "sentences": 6}
 
 
 REFUSED = [("/v1/translate", 401), ("/metrics", 401), ("/nothing", 404), ("/v1/secret-text", 401)]

@@ -1,7 +1,7 @@
 """Threads for what takes long in the server itself, such as the markup of documents.
 
-They are not those of asyncio, which answer everybody else and which the end of the server waits
-for. Clients take turns.
+A separate pool, so that long jobs neither block asyncio's default executor nor delay shutdown.
+Clients take turns.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class BackgroundThreads:
-    """A few threads that run functions; nobody waits for them at the end."""
+    """A few threads that run functions; the process does not wait for them when it ends."""
 
     def __init__(self, number: int = THREADS) -> None:
         self.number = number
@@ -60,7 +60,7 @@ class BackgroundThreads:
             del future, call  # a thread without work holds no document
 
     def _next(self) -> tuple[Future[Any], Callable[[], Any]]:
-        """Wait for the next call; its client is the last one then."""
+        """Wait for the next call, then move its client to the end of the turns."""
         with self.changed:
             self.changed.wait_for(lambda: self.waiting)
             client = next(iter(self.waiting))

@@ -91,7 +91,7 @@ class ConnectionTable:
     def _close_one(self, connections: Collection["LimitedProtocol"]) -> bool:
         """Close the oldest connection that has no whole request; tell whether there is one."""
         for connection in connections:
-            if connection.awaits_request():
+            if connection.lacks_whole_request():
                 connection.give_up("crowded out")
                 return True
         return False
@@ -130,7 +130,7 @@ class LimitedProtocol(H11Protocol):
         if self.transport.is_closing():
             return
         super().data_received(data)
-        if self._has_request():
+        if self._has_unanswered_header():
             self.header_timer = cancel_timer(self.header_timer)
         else:
             self._await_header()
@@ -147,9 +147,9 @@ class LimitedProtocol(H11Protocol):
         self.write_timer = cancel_timer(self.write_timer)
         super().resume_writing()
 
-    def awaits_request(self) -> bool:
-        """Tell whether this connection has no request, or only the beginning of one."""
-        return not self._has_request() or bool(self.cycle.more_body)
+    def lacks_whole_request(self) -> bool:
+        """Whether this connection has no request, or only the beginning of one."""
+        return not self._has_unanswered_header() or bool(self.cycle.more_body)
 
     def give_up(self, reason: str) -> None:
         """Close the connection at once and count it."""
@@ -164,7 +164,7 @@ class LimitedProtocol(H11Protocol):
         does not close by itself.
         """
         unread = self.transport.get_write_buffer_size()
-        nothing_is_added = self.transport.is_closing() or not self._has_request()
+        nothing_is_added = self.transport.is_closing() or not self._has_unanswered_header()
         if nothing_is_added and 0 < self.unread_bytes <= unread:
             self.give_up("answer not read")
             return
@@ -173,7 +173,7 @@ class LimitedProtocol(H11Protocol):
             self.table.settings.write_timeout, self._watch_unread
         )
 
-    def _has_request(self) -> bool:
+    def _has_unanswered_header(self) -> bool:
         """Tell whether a header has come that is not answered yet."""
         return self.cycle is not None and not self.cycle.response_complete
 

@@ -127,6 +127,14 @@ def add_log_fields(scope: Scope, **fields: Any) -> None:
     scope.setdefault("covnmt", {}).update(fields)
 
 
+def add_translated(scope: Scope, model: str, sentences: int) -> None:
+    """Add a model and its sentences to those that the line of this request has."""
+    fields = scope.setdefault("covnmt", {})
+    models = fields.get("model", model).split(", ")
+    fields["model"] = ", ".join(dict.fromkeys([*models, model]))
+    fields["sentences"] = fields.get("sentences", 0) + sentences
+
+
 def client_address(scope: Scope) -> str:
     """Return the address that a request came from."""
     return scope["client"][0] if scope.get("client") else ""

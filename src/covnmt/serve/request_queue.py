@@ -21,11 +21,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
-# An item joins the oldest if the larger of the two has at most this many times the bytes of the
-# smaller, plus the slack.
+# An item joins the batch of the first in turn if the larger of the two has at most this many times
+# the bytes of the smaller, plus the slack.
 MAX_RATIO, SLACK_BYTES = 2.0, 40
 LONG_BYTES = 200
-# A batch of N items is full at this many bytes for each of the N.
+# A batch of up to N items is full at N times this many bytes.
 MEAN_BYTES = 100
 # Idle threads share a batch from this size on: of a smaller one each would do most of the steps.
 SHARED_BYTES = 600

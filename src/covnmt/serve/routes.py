@@ -65,7 +65,8 @@ def build_api_router(service: TranslationService) -> APIRouter:
     async def translate(body: TranslateRequest, request: Request) -> Response:
         """Translate one text or several."""
         model = service.model(body.model)
-        if body.is_document():
+        if body.is_document:
+            body.refuse_sentence_options()
             sources = [body.text] if isinstance(body.text, str) else body.text
             translating = translate_documents(
                 service, request, model, sources, body.format, required_terms(body), body.beam
@@ -88,7 +89,7 @@ def build_api_router(service: TranslationService) -> APIRouter:
     )
     async def stream(body: TranslateRequest, request: Request) -> Response:
         """The same as a stream of events: `partial`, `sentence`, at the end `done` or `error`."""
-        if body.is_document():
+        if body.is_document:
             raise UserError("a stream works only with format=text and without terms")
         model = service.model(body.model)
         texts_so_far = PartialTranslations(asyncio.get_running_loop())

@@ -169,13 +169,15 @@ class TranslateRequest(ModelRequest):
         description="terms and their required translations; with null they stay as they are",
     )
 
+    @property
     def is_document(self) -> bool:
-        """Tell whether there is more to do than to translate sentences; refuse what excludes it."""
-        if self.format == "text" and not self.terms:
-            return False
+        """Whether there is more to do than to translate sentences."""
+        return self.format != "text" or bool(self.terms)
+
+    def refuse_sentence_options(self) -> None:
+        """Refuse what a document cannot have."""
         if self.nbest > 1 or self.parts:
             raise UserError("nbest and return work only with format=text and without terms")
-        return True
 
 
 class SentencePair(RequestBody):
@@ -357,7 +359,10 @@ class ModelOut(BaseModel):
     fertility: bool
     beam: int
     max_source: int
-    min_attention: float = Field(description="a source token with less is remarked as left out")
+    min_attention: float = Field(
+        description="a source token with less is remarked as left out, in what was not checked for "
+        "omissions: sentences too long for the check, and n-best alternatives"
+    )
     max_coverage: float = Field(description="a source token with more is remarked as too much")
 
 

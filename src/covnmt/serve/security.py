@@ -79,7 +79,7 @@ class ApiKeys:
         }
 
     def find(self, sent: str | None) -> ApiKey | None:
-        """Return the key that a request has sent, in a time that says nothing about it."""
+        """Return the key that a request has sent; compare in constant time."""
         content = (sent or "").encode()
         right = [key for key in self.keys if hmac.compare_digest(key.key.encode(), content)]
         return right[0] if right else None

@@ -53,7 +53,7 @@ class ModelSpec:
 def parse_spec(text: str) -> ModelSpec:
     """Parse `DIR`, `NAME=DIR` or `NAME:ja-en=DIR`.
 
-    A DIR that does not exist is looked for in runs/ and among the bundled models.
+    A DIR that does not exist is looked for among the bundled models and on the hub, then in runs/.
     """
     match = MODEL_OPTION.fullmatch(text)
     if match is None:

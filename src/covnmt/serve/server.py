@@ -62,7 +62,7 @@ def run_server(
     """Serve these models until there are `signals`; then finish what was accepted."""
     metrics = ServerMetrics()
     with suppress(KeyboardInterrupt):  # of `check_interrupt`
-        # before the models are opened, which takes longer than to find the port taken
+        # First, so that a taken port fails at once: opening models takes longer.
         specs = [parse_spec(text) for text in models]
         listening = open_socket(settings.host, settings.port)
         check_temporary_directory()
@@ -118,13 +118,13 @@ class GracefulServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept nothing new; finish what was accepted, or fail it when its time is up."""
-        aborting = asyncio.ensure_future(self._abort_in_time())
+        aborting = asyncio.ensure_future(self._abort_after_grace())
         try:
             await super().shutdown(sockets)
         finally:
             aborting.cancel()
 
-    async def _abort_in_time(self) -> None:
+    async def _abort_after_grace(self) -> None:
         """Fail what is left when time is up, or at once at a second signal."""
         loop = asyncio.get_running_loop()
         end = loop.time() + self.grace
@@ -245,7 +245,7 @@ def create_app(
 
 
 class PageFiles(StaticFiles):
-    """The files of the page; what is no file is not found, whatever the method."""
+    """The files of the page; 404 rather than 405 for a missing file, whatever the method."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         """Return a file, for GET and HEAD."""

@@ -20,6 +20,7 @@ from covnmt.serve.monitoring import (
     CLIENT_CLOSED_REQUEST,
     UNEXPECTED,
     add_log_fields,
+    add_translated,
     client_address,
     logger,
 )
@@ -144,17 +145,21 @@ class TranslationService:
     def log_text(self, request: Request, texts: Sequence[str]) -> None:
         """Log what is translated, if that is wanted."""
         if self.settings.log_text:
-            add_log_fields(request.scope, text=texts)
+            earlier = request.scope.get("covnmt", {}).get("text", [])
+            add_log_fields(request.scope, text=[*earlier, *texts])
 
     def check_size(self, request: Request, model: ServedModel, sentences: int) -> None:
-        """Refuse more sentences than a request may have; log the model and their number."""
+        """Refuse more sentences than a request may have; log the model and their number.
+
+        Several calls for one request are logged together.
+        """
         key: ApiKey | None = request.scope.get("covnmt_api_key")
         limit = (key and key.max_sentences) or self.settings.max_sentences
         limit = min(limit, self.settings.queue)
         if sentences > limit:
             message = f"{sentences:,} sentences; send {limit} at most in one request"
             raise RequestRefusedError(413, message)
-        add_log_fields(request.scope, model=model.spec.name, sentences=sentences)
+        add_translated(request.scope, model.spec.name, sentences)
 
     def check_cells(
         self, model: ServedModel, sentences: Sequence[str], nbest: int, parts: Sequence[str]

@@ -123,7 +123,7 @@ class CheckWork(Work[OmissionReport]):
 
     @property
     def size(self) -> int:
-        # it decodes twice the sentence, and twice the sentence without each word
+        # at most: the pair and, for each word, the pair without it; a pair counts as two sentences
         words = len(self.texts[0].encode()) // BYTES_PER_WORD
         return self.longest * 2 * (1 + words)
 
