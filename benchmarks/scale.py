@@ -196,7 +196,7 @@ def member(
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=address, rank=rank, world_size=count)
     try:
-        return function(World(rank, count, connected=True), *arguments)
+        return function(World(rank, count, has_process_group=True), *arguments)
     finally:
         dist.destroy_process_group()
 
