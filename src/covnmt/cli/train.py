@@ -106,17 +106,17 @@ def average(
     from covnmt.decoding.onnx.format import refuse_exported
     from covnmt.model.checkpoint import average_checkpoints
 
-    target = take_one_output(output, argument, "the directory of the averaged model")
-    refuse_exported(target)
-    averaged = average_checkpoints(run, target, last)
-    log(f"{target}: the mean of {', '.join(averaged)}")
+    directory = take_one_output(output, argument, "the directory of the averaged model")
+    refuse_exported(directory)
+    averaged = average_checkpoints(run, directory, last)
+    log(f"{directory}: the mean of {', '.join(averaged)}")
 
 
 @app.command()
 def export(
     model: Annotated[Path | None, typer.Argument(help="model directory")] = None,
     model_option: SingleModelOption = [],  # noqa: B006
-    target: Annotated[
+    output: Annotated[
         Path | None,
         typer.Option(
             "--output",
@@ -143,7 +143,7 @@ def export(
 
     source = require_model_argument(model, model_option, "export")
     suffix = "int8" if int8 else "onnx"
-    directory = target or source.with_name(f"{source.absolute().name}-{suffix}")
+    directory = output or source.with_name(f"{source.absolute().name}-{suffix}")
     refuse_run_directory(directory)
     shortlist_text = ShortlistText(*shortlist) if shortlist else None
     sizes = export_model(source, directory, "int8" if int8 else "fp32", shortlist_text)
