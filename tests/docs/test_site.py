@@ -16,6 +16,7 @@ from tests.docs.generated_tables import ROOT
 from tests.docs.test_docs import check_command
 
 
+@pytest.mark.slow
 def test_site_builds_without_warnings(tmp_path: Path) -> None:
     """Of a copy: the build writes beside its configuration."""
     shutil.copytree(ROOT / "docs", tmp_path / "docs")

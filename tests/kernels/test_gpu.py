@@ -173,6 +173,7 @@ def test_tuned_tilings_are_kept_if_they_fit(monkeypatch: pytest.MonkeyPatch) -> 
                 assert blocks["STAGES"] == tiling.stages
 
 
+@pytest.mark.slow
 def test_heaviest_kernels_compile_for_99_kib_of_shared_memory(tmp_path: Path) -> None:
     """In 99 KiB of shared memory; tilings for the H200 would take up to 160.
 

@@ -44,6 +44,7 @@ def test_an_unexpected_error_is_answered_without_details_and_counted_once(
     assert failure["traceback"].endswith("RuntimeError: private matters")
 
 
+@pytest.mark.slow
 def test_all_sentences_and_models_of_a_request_are_logged(
     client: httpx.Client, lines: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:

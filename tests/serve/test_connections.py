@@ -69,12 +69,14 @@ def test_a_connection_without_a_whole_header_is_closed(limited: Running, data: b
         assert everything(connection) == b""
 
 
+@pytest.mark.slow
 def test_a_second_header_must_come_in_time_too(limited: Running) -> None:
     probe = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with connect(limited, probe + b"GET /he") as connection:
         assert everything(connection).count(b"200 OK") == 1
 
 
+@pytest.mark.slow
 def test_a_body_that_does_not_come_is_answered_with_408(limited: Running) -> None:
     with connect(limited, POST + b"Content-Length: 99\r\n\r\n{") as connection:
         head, _, body = everything(connection).partition(b"\r\n\r\n")

@@ -56,6 +56,7 @@ def long_batch(translator: Model, on_partial: Callable[[str], None]) -> list[Ite
     return [Item(TranslateWork((text,), decode), on_partial=on_partial) for _ in range(50)]
 
 
+@pytest.mark.slow
 def test_a_stopped_worker_is_replaced(worker: WorkerProcess, failures: list[WorkerFailure]) -> None:
     threading.Thread(target=worker.watch, daemon=True).start()
     first = worker.process
@@ -64,6 +65,7 @@ def test_a_stopped_worker_is_replaced(worker: WorkerProcess, failures: list[Work
     assert failures == ["stalled"]
 
 
+@pytest.mark.slow
 def test_the_batch_of_a_stopped_worker_is_tried_again(
     worker: WorkerProcess, failures: list[WorkerFailure], translator: Model
 ) -> None:
