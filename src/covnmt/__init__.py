@@ -63,11 +63,11 @@ def _spin_count(load: str, cpus: int) -> int:
 # What the user has set stays.
 if not os.environ.keys() & {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}:
     try:
-        with open("/proc/loadavg", encoding="ascii") as stream:  # noqa: PTH123 (takes no import)
-            _load = stream.read()
-    except OSError:  # not Linux
-        _load = "0 0 0 1/1 1"
-    os.environ["GOMP_SPINCOUNT"] = str(_spin_count(_load, os.cpu_count() or 1))
+        with open("/proc/loadavg", encoding="ascii") as _stream:  # noqa: PTH123 (takes no import)
+            _count = _spin_count(_stream.read(), os.cpu_count() or 1)
+    except (OSError, ValueError):  # not Linux, or not as Linux writes it
+        _count = 1000
+    os.environ["GOMP_SPINCOUNT"] = str(_count)
 
 
 def __getattr__(name: str) -> object:
