@@ -59,10 +59,10 @@ LINE = (
     "source words",
     "length",
     "nats per target token",
-    "out of the field",
-    "log odds of the clause out of the field",
-    "log odds of the phrase out of the field",
-    "unsupported nats out of the field",
+    "out of domain",
+    "log odds of the clause out of domain",
+    "log odds of the phrase out of domain",
+    "unsupported nats out of domain",
 )
 
 
