@@ -388,9 +388,10 @@ def describe_runs(regime: Regime) -> str:
     if not trained:
         return NOT_MEASURED
     systems = {system for system, _ in trained}
-    seeds = ", ".join(str(seed) for seed in sorted({seed for _, seed in trained}))
+    seeds = sorted({seed for _, seed in trained})
+    seed_list = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
     updates = " to ".join(f"{n:,}" for n in sorted({min(trained.values()), max(trained.values())}))
-    return f"{len(systems)} of {len(PAPER_SYSTEMS)} systems, seeds {seeds}, {updates} updates"
+    return f"{len(systems)} of {len(PAPER_SYSTEMS)} systems, {seed_list}, {updates} updates"
 
 
 def corpus_section(root: Path, corpus: str) -> str:

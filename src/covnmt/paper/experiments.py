@@ -1,9 +1,9 @@
 """Experiments: on which text, prepared how, with which systems (paper, section 5.1).
 
 The paper's corpora cannot be redistributed, so its experiment is run on two open ones, and on the
-embedded pair, where errors can be counted exactly. The mixed corpus of German and English
-(`mixed_corpus`) is for the bundled models alone. A prepared directory also holds the pairs with a
-gold alignment: gold.source.txt, gold.target.txt and gold.links.
+embedded pair, where errors can be counted exactly. Mixed text (`mixed_corpus`) is for the bundled
+models alone. A prepared directory also holds the pairs with a gold alignment: gold.source.txt,
+gold.target.txt and gold.links.
 """
 
 from dataclasses import dataclass, replace
@@ -13,24 +13,30 @@ from pathlib import Path
 from typing import Literal
 
 from covnmt.base.config import PAPER_SYSTEMS
+from covnmt.base.console import warn
 from covnmt.base.errors import UserError
 from covnmt.base.files import read_lines, read_parallel_lines, write_lines
 from covnmt.data.corpus import REPORT_FILE
 from covnmt.data.prepare import prepare_corpus
 from covnmt.data.settings import SPLIT_NAMES, PathPair, PrepareSettings
 from covnmt.data.synthetic import write_synthetic_corpus
-from covnmt.paper.mixed_corpus import WITHOUT_FULL_STOP, MixedCorpusText
+from covnmt.paper.mixed_corpus import (
+    FULL_STOPS,
+    WITHOUT_FULL_STOP,
+    MixedCorpusText,
+    TextSource,
+    without_full_stops,
+)
 from covnmt.paper.systems import VARIANTS
 from covnmt.text.tokenize import WHITESPACE_SETTINGS, TokenizerSettings, subword_settings
 
-CorpusName = Literal["kftt", "twlaw", "embedded", "de-en", "en-de"]
+CorpusName = Literal["kftt", "twlaw", "embedded", "de-en", "en-de", "ja-en", "zh-en"]
 Scale = Literal["paper", "original", "modern", "shipped", "small", "tiny"]
 DEFAULT_SCALES = ("paper", "small")  # are not in the name of an experiment
 
 GOLD_FILES = ("gold.source.txt", "gold.target.txt", "gold.links")
 VOCABULARY_WORDS = 30_000  # of either side
 MAX_WORDS, MAX_SUBWORDS, MAX_PLAIN_SUBWORDS = 80, 100, 150  # of a training sentence
-FULL_STOP_CHARACTERS = "。."
 # A word of its own in the Japanese gold pairs; splitting at white space would lose it.
 IDEOGRAPHIC_SPACE, VISIBLE_SPACE = "\u3000", "␣"
 # Example sentences of the embedded pair: long enough for errors, short enough for a heat map.
@@ -107,6 +113,8 @@ class OpenCorpusText:
                     for line in read_lines(folder / name)
                 )
                 write_lines(prepared / copy, lines)
+        else:
+            warn(f"{folder}: no such directory of hand alignments; AER and SAER are not measured")
 
 
 def write_pairs_without_full_stop(pair: PathPair, folder: Path) -> list[PathPair]:
@@ -114,13 +122,12 @@ def write_pairs_without_full_stop(pair: PathPair, folder: Path) -> list[PathPair
 
     People leave the full stop out, and a system that never saw that may answer with anything.
     """
-    stops = tuple(FULL_STOP_CHARACTERS)
-    pairs = ((a, b) for a, b in read_parallel_lines(*pair) if a.endswith(stops))
-    with_stops = ((a, b) for a, b in pairs if b.endswith(stops))
+    pairs = ((a, b) for a, b in read_parallel_lines(*pair) if a.endswith(FULL_STOPS))
+    with_stops = ((a, b) for a, b in pairs if b.endswith(FULL_STOPS))
     chosen = list(islice(with_stops, 0, None, WITHOUT_FULL_STOP))
     source, target = folder / "bare.source", folder / "bare.target"
-    write_lines(source, (a.rstrip(f"{FULL_STOP_CHARACTERS} ") for a, _ in chosen))
-    write_lines(target, (b.rstrip(f"{FULL_STOP_CHARACTERS} ") for _, b in chosen))
+    write_lines(source, (without_full_stops(a) for a, _ in chosen))
+    write_lines(target, (without_full_stops(b) for _, b in chosen))
     return [(source, target)] if chosen else []
 
 
@@ -256,9 +263,51 @@ def open_corpus_experiments(
     )
 
 
-def mixed_corpus_experiment(corpus: Literal["de-en", "en-de"], title: str) -> Experiment:
+GERMAN_TEXT = MixedCorpusText(
+    language="de",
+    foreign="de",
+    sources=tuple(map(TextSource, ("europarl", "suttacentral", "libreoffice", "cataclysm"))),
+    dev="newstest2013",
+    test="newstest2014",
+    held_out=("newstest2013", "newstest2014", "newstest2015", "dev", "test"),
+    subwords=9_500,
+    joint=True,
+)
+SOFTWARE_SOURCES = tuple(map(TextSource, ("libreoffice", "kubernetes", "pythondocs", "mdn")))
+JAPANESE_TEXT = MixedCorpusText(
+    language="ja",
+    foreign="ja",
+    sources=(
+        TextSource("kftt", filtered=False),
+        TextSource("cataclysm", times=2),
+        *SOFTWARE_SOURCES,
+    ),
+    dev="dev",
+    test="test",
+    held_out=("dev", "test"),
+    subwords=9_500,
+    max_length=MAX_PLAIN_SUBWORDS,
+    min_lexicon_score=0.3,
+)
+CHINESE_TEXT = replace(
+    JAPANESE_TEXT,
+    language="zh",
+    foreign="zh",
+    sources=(
+        TextSource("twlaw", filtered=False),
+        TextSource("tatoeba", times=3),
+        TextSource("3am"),
+        TextSource("cataclysm"),
+        *SOFTWARE_SOURCES,
+    ),
+    normalization=("simplified", "numerals"),
+)
+
+
+def mixed_text_experiment(
+    corpus: CorpusName, title: str, text: MixedCorpusText, recipe: str = ""
+) -> Experiment:
     """Return the training of a model small enough to bundle, on text of several sources."""
-    text = MixedCorpusText(corpus[:2], subwords=9_500)
     return Experiment(
         corpus,
         "shipped",
@@ -267,7 +316,7 @@ def mixed_corpus_experiment(corpus: Literal["de-en", "en-de"], title: str) -> Ex
         systems=("gru10",),
         minutes=14.0,
         tunes_length_penalty=True,
-        other_recipe="reproduce/de-en-shipped",
+        other_recipe=recipe,
     )
 
 
@@ -301,8 +350,15 @@ EXPERIMENTS = (
         second_seed=("baseline", "gru10"),
         checkpoints=LAST_CHECKPOINTS,
     ),
-    mixed_corpus_experiment("de-en", "German to English, the bundled model"),
-    mixed_corpus_experiment("en-de", "English to German, not bundled"),
+    mixed_text_experiment("de-en", "German to English, the bundled model", GERMAN_TEXT),
+    mixed_text_experiment(
+        "en-de",
+        "English to German, not bundled",
+        replace(GERMAN_TEXT, language="en"),
+        "reproduce/de-en-shipped",
+    ),
+    mixed_text_experiment("ja-en", "Japanese to English, general text", JAPANESE_TEXT),
+    mixed_text_experiment("zh-en", "Chinese to English, general text", CHINESE_TEXT),
 )
 
 
