@@ -211,14 +211,19 @@ def update(case: Case) -> None:
     rows = empty(4, 2, model.readout.W_2.shape[1])
     target = empty(4, 2, dtype=torch.long)
     W, b = model.readout.W_2, model.readout.b
-    triton_loss.cross_entropy(rows, W, b, target, target == 0, 0.1, precision=case.dtype)
+    for smoothing, with_gradient in ((0.1, True), (0.0, False)):
+        with torch.set_grad_enabled(with_gradient):
+            triton_loss.cross_entropy(
+                rows, W, b, target, target == 0, smoothing, precision=case.dtype
+            )
     scalars = triton_optimizer.UpdateScalars(empty(), empty(), empty(), empty())
     kinds = (
         (triton_optimizer.adamw, (0.9, 0.98, 1e-8, 0.01)),
         (triton_optimizer.adadelta, (0.95, 1e-6)),
     )
-    for kind, average in product(kinds, (None, b)):
-        triton_optimizer.update_weights([b], [b], [b], [b], [average], scalars, 1.0, *kind)
+    for kind, w in product(kinds, (W, b)):  # b has an odd number of weights
+        for average in (None, w):
+            triton_optimizer.update_weights([w], [w], [w], [w], [average], scalars, 1.0, *kind)
 
 
 def search(case: Case, beam: int = 10) -> None:

@@ -162,7 +162,7 @@ def test_only_b200_has_tensor_memory(name: str, has: bool, monkeypatch: pytest.M
 def test_tuned_tilings_are_kept_if_they_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     attention = pytest.importorskip("covnmt.kernels.triton.attention", reason="Triton is needed")
     tilings = (
-        attention.FEW_ROWS, attention.LONG_BACK, attention.MANY_ROWS, attention.MANY_UNITS
+        attention.FEW_ROWS, attention.MEDIUM_BACK, attention.MANY_ROWS, attention.MANY_UNITS
     )  # fmt: skip
     for memory in (227, 163):
         monkeypatch.setattr(gpu, "shared_memory", lambda _, memory=memory: memory * KIB)

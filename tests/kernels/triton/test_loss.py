@@ -67,6 +67,30 @@ def test_loss_gives_padding_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None
     assert ((x.grad != 0).any(dim=-1) == mask).all()
 
 
+def test_validation_computes_logits_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same loss as in training, without the two products that only gradients need."""
+    monkeypatch.setenv("COVNMT_OPS", "triton")
+    torch.manual_seed(0)
+    x, W, b = torch.randn(2, 3, 5), torch.randn(70, 5, requires_grad=True), torch.randn(70)
+    inputs = (x.to(DEVICE), W.to(DEVICE), b.to(DEVICE))
+    target = torch.randint(0, 70, (2, 3), device=DEVICE)
+    mask = torch.tensor([[True, True, False], [True, False, False]], device=DEVICE)
+    cross_entropy = select_kernels(DEVICE).cross_entropy
+    training = cross_entropy(*inputs, target, mask, 0.1)
+
+    def no_product(*args: object, **options: object) -> None:
+        raise AssertionError("a product for a gradient")
+
+    monkeypatch.setattr(torch, "mm", no_product)
+    with pytest.raises(AssertionError, match="for a gradient"):
+        cross_entropy(*inputs, target, mask, 0.1)
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            validation = cross_entropy(*inputs, target, mask, 0.1)
+        for expected, actual in zip(training, validation, strict=True):
+            torch.testing.assert_close(actual, expected, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize(("inner", "outer"), [(8, 16), (5, 16), (8, 7), (5, 7)])
 def test_padded_products_equal_plain_products(
     inner: int, outer: int, monkeypatch: pytest.MonkeyPatch

@@ -44,11 +44,13 @@ class Tiling(NamedTuple):
 
 
 # Few rows are fastest with large programs, one for each multiprocessor; many rows with small
-# programs, several on each multiprocessor. In the backward pass, long sentences are faster with two
-# programs on each, however many rows there are.
+# programs, several on each multiprocessor. In the backward pass, sentences of 33 to 64 tokens are
+# faster with two programs on each, however few rows there are (measured with 25, 48 and 96). With
+# more tokens four warps run out of registers: with coverage they need all 255 from 65 tokens on,
+# and spill from 129 on.
 FEW_ROWS_LIMIT = 256
 FEW_ROWS = Tiling(4096, warps=8, stages=3, wide=16384)
-LONG_BACK = Tiling(4096, warps=4, stages=3, wide=8192)
+MEDIUM_BACK = Tiling(4096, warps=4, stages=3, wide=8192)
 MANY_ROWS = Tiling(2048, warps=4, stages=3, wide=8192)
 MANY_UNITS = Tiling(1024, warps=4, stages=3, wide=8192)  # many rows forward, with V_a's product
 SUMS = Tiling(1024, warps=2, stages=2)
@@ -327,7 +329,7 @@ def attend_backward(
     """From d_s, d_alpha and d_C of C_i compute d_q, d_S_t, d_e, d_x and d_C of C_{i-1}."""
     B, J, n = source.keys.shape
     block_j = _block_j(J, kind.d)
-    few = LONG_BACK if block_j == 64 else FEW_ROWS
+    few = MEDIUM_BACK if block_j == 64 else FEW_ROWS
     tiling = few if B <= FEW_ROWS_LIMIT else MANY_ROWS
     attention_backward_kernel[(B,)](
         q, S_t, source.keys, source.h, source.v, source.V, source.Phi, source.P, source.gates,

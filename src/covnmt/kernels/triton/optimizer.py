@@ -18,6 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 BLOCK = 1024
+VECTOR = 4  # numbers in 16 bytes, the widest access of a thread
 
 
 class UpdateScalars(NamedTuple):
@@ -38,10 +39,16 @@ def clipped(gradient, weight, norm, limit):
 
 
 @triton.jit
-def load_weight(weights, gradients, first, second, norm, limit, size, BLOCK: tl.constexpr):
-    """Load a block: its place, weights, clipped gradients and the two moments."""
+def load_weight(
+    weights, gradients, first, second, norm, limit, vectors,
+    VECTOR: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Load a block: its place, weights, clipped gradients and the two moments.
+
+    The mask is the same for all numbers of a vector: otherwise each would be loaded on its own.
+    """
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < size
+    inside = at // VECTOR < vectors
     w = tl.load(weights + at, mask=inside, other=0.0)
     g = clipped(tl.load(gradients + at, mask=inside, other=0.0), w, tl.load(norm), limit)
     m = tl.load(first + at, mask=inside, other=0.0)
@@ -57,14 +64,14 @@ def store_weight(weights, average, new, new_share, at, inside):
         tl.store(average + at, old + tl.load(new_share) * (new - old), mask=inside)
 
 
-@triton.jit(do_not_specialize=["size"])
+@triton.jit(do_not_specialize=["vectors"])
 def adamw(
     weights, gradients, first, second, average, norm, rate, updates, new_share, limit,
-    beta1, beta2, epsilon, decay, size, BLOCK: tl.constexpr,
+    beta1, beta2, epsilon, decay, vectors, VECTOR: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Update m and v, correct their bias; the weight decay is decoupled."""
     at, inside, w, g, m, v = load_weight(
-        weights, gradients, first, second, norm, limit, size, BLOCK
+        weights, gradients, first, second, norm, limit, vectors, VECTOR, BLOCK
     )
     m += (1 - beta1) * (g - m)
     v = beta2 * v + (1 - beta2) * g * g
@@ -78,14 +85,14 @@ def adamw(
     store_weight(weights, average, new, new_share, at, inside)
 
 
-@triton.jit(do_not_specialize=["size"])
+@triton.jit(do_not_specialize=["vectors"])
 def adadelta(
     weights, gradients, first, second, average, norm, rate, updates, new_share, limit,
-    rho, epsilon, size, BLOCK: tl.constexpr,
+    rho, epsilon, vectors, VECTOR: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Average squared gradients in `first` and squared steps in `second`."""
     at, inside, w, g, square, moved = load_weight(
-        weights, gradients, first, second, norm, limit, size, BLOCK
+        weights, gradients, first, second, norm, limit, vectors, VECTOR, BLOCK
     )
     square = rho * square + (1 - rho) * g * g
     step = tl.sqrt(moved + epsilon) / tl.sqrt(square + epsilon) * g
@@ -109,4 +116,6 @@ def update_weights(
     """Update all weights in place by the kernel of an optimizer and its constants."""
     for w, g, m, v, a in zip(weights, gradients, first, second, average, strict=True):
         grid = (triton.cdiv(w.numel(), BLOCK),)
-        kernel[grid](w, g.contiguous(), m, v, a, *scalars, limit, *constants, w.numel(), BLOCK)
+        vector = VECTOR if w.numel() % VECTOR == 0 else 1
+        sizes = (w.numel() // vector, vector, BLOCK)
+        kernel[grid](w, g.contiguous(), m, v, a, *scalars, limit, *constants, *sizes)
