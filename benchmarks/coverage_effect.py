@@ -41,6 +41,7 @@ def main() -> None:
             f"{label}: {effect.uncovered.change:+.3f} not yet covered, "
             f"{effect.partly.change:+.3f} partly, {effect.covered.change:+.3f} covered, "
             f"difference {effect.difference:+.3f}"
+            + ("" if effect.attended is None else f", by attention received {effect.attended:+.3f}")
         )
     settings = argument_values(arguments, leave_out=("models", "source", "target", "name"))
     save(arguments.name, {"settings": settings | {"pairs": len(pairs)}, "rows": rows}, arguments)

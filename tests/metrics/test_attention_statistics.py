@@ -26,6 +26,17 @@ def test_coverage_effect_by_hand() -> None:
     assert effect.difference_interval == pytest.approx((-np.log(2), -np.log(2)), abs=1e-6)
 
 
+def test_effect_of_attention_received_is_measured_against_words_never_attended_to() -> None:
+    """Coverage that halves the attention to all words, attended to or not, does not count."""
+    alpha = np.array([[0.9, 0.1], [0.2, 0.8], [0.3, 0.6]], dtype=np.float32)
+    without = 2 * alpha
+    unattended = np.array([[0.9, 0.1], [0.2, 0.8], [0.9, 0.6]], dtype=np.float32)
+    effect = coverage_effect([AttendedPair(alpha, without, None, unattended)])
+    assert effect.difference == pytest.approx(0, abs=1e-6)
+    assert effect.attended == pytest.approx(-np.log(3), abs=1e-6)
+    assert coverage_effect([AttendedPair(alpha, without)]).attended is None
+
+
 def test_coverage_is_attention_received_over_fertility() -> None:
     alpha = np.array([[0.5, 0.5], [0.5, 0.5]], dtype=np.float32)
     fertility = np.array([0.25, 2.0], dtype=np.float32)  # C before the second step: 2, 0.25

@@ -212,8 +212,13 @@ def test_attention_without_coverage_is_that_of_the_same_state_with_C_0(coverage:
         decoder.attention(t.unsqueeze(1), C_0, source.h, source.keys, source.mask).alpha.squeeze(1)
         for t in steps.t.unbind(1)
     ]
-    alpha, without = decoder.ablate_coverage(source, y)
+    alpha, without, unattended = decoder.ablate_coverage(source, y)
     assert torch.equal(alpha, steps.alpha)
     torch.testing.assert_close(without, torch.stack(expected, dim=1))
     assert torch.equal(without[:, 0], steps.alpha[:, 0])
     assert torch.equal(without, steps.alpha) == (coverage == "baseline")
+    # Without attention linguistic coverage stays at C_0; neural coverage that reads more does not.
+    stays = COVERAGES[coverage].kind in ("none", "linguistic", "fertility")
+    assert torch.allclose(unattended, without) == (stays or coverage == "gru-attention-alone")
+    reads_attention = COVERAGES[coverage].attention and coverage != "baseline"
+    assert torch.allclose(unattended, alpha) != reads_attention

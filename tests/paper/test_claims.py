@@ -1,5 +1,6 @@
 """The page of the paper's claims: figures from result files, and verdicts by their intervals."""
 
+from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,9 @@ def test_effect_of_coverage_is_judged_by_the_intervals_of_all_runs(
     group = WordGroup(10, -3.0, -1.0, (-1.2, -0.8))
     for system, interval in (("gru10", (-1.2, -0.8)), ("tanh1", (-0.3, 0.2))):
         effect = CoverageEffect(group, group, group, -0.5, interval)
+        if system == "gru10":  # this one counts if it was measured
+            effect = replace(effect, difference_interval=(2.4, 2.6), attended=-1.0)
+            effect = replace(effect, attended_interval=interval)
         result = original(comparison, system, 1, 12, 70, 15)
         averaged = result.averaged
         assert averaged is not None
@@ -108,7 +112,7 @@ def test_effect_of_coverage_is_judged_by_the_intervals_of_all_runs(
         write_result(tmp_path / "kftt-original", result.model_copy(update={"averaged": averaged}))
     page = write_claims_page(tmp_path).read_text("utf-8")
     row = table_of(page, "KFTT, Japanese to English", "claim")[-1]
-    assert row["ours, the paper's training"] == "`gru10` -0.50; `tanh1` -0.50"
+    assert row["ours, the paper's training"] == "`gru10` -1.00; `tanh1` -0.50 (against C_0)"
     assert row["verdict"] == "for some systems"
 
 

@@ -50,10 +50,11 @@ class ForcedDecoding(NamedTuple):
 
 
 class CoverageAblation(NamedTuple):
-    """Attention of S sentences with the coverage and, in the same states, with C_0 instead."""
+    """Attention of S sentences with the coverage and, in the same states, with others instead."""
 
     alpha: FloatArray  # [S, I, J]
-    without_coverage: FloatArray  # [S, I, J]
+    without_coverage: FloatArray  # [S, I, J] with C_0
+    unattended: FloatArray | None  # [S, I, J] with that of words never attended to; not by ONNX
     fertility: FloatArray | None  # [S, J]
 
 

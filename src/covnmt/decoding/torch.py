@@ -170,16 +170,19 @@ class TorchEngine:
 
     @torch.inference_mode()
     def ablate_coverage(self, source: PaddedIds, target: PaddedIds) -> CoverageAblation:
-        """Attend with the coverage and without; the same operations on every device."""
+        """Attend with the coverage and others; the same operations on every device."""
         self.before_step()
         batch = Batch(*map(torch.from_numpy, (*source, *target))).to(self._device)
         model = self.models[0]
         encoded = model.encode(batch.source, batch.source_mask)
-        both = model.decoder.ablate_coverage(encoded, model.embed_previous(batch))
-        alpha, without = (attention.float().cpu().numpy() for attention in both)
+        attentions = model.decoder.ablate_coverage(encoded, model.embed_previous(batch))
+        alpha, without, unattended = (a.float().cpu().numpy() for a in attentions)
         fertility = model.decoder.coverage.fertility(encoded.Phi)
         return CoverageAblation(
-            alpha, without, None if fertility is None else fertility.float().cpu().numpy()
+            alpha,
+            without,
+            unattended,
+            None if fertility is None else fertility.float().cpu().numpy(),
         )
 
 

@@ -72,11 +72,16 @@ class ForcedDecoder:
 
         def attend_batch(indices: list[int]) -> Iterator[AttendedPair]:
             source, target = self._pad([pairs[k] for k in indices])
-            alpha, without, fertility = self.engine.ablate_coverage(source, target)
+            ablation = self.engine.ablate_coverage(source, target)
+            Phi, unattended = ablation.fertility, ablation.unattended
             for row, k in enumerate(indices):
                 J, I = map(len, pairs[k])
-                Phi = None if fertility is None else fertility[row, :J]
-                yield AttendedPair(alpha[row, :I, :J], without[row, :I, :J], Phi)
+                yield AttendedPair(
+                    ablation.alpha[row, :I, :J],
+                    ablation.without_coverage[row, :I, :J],
+                    None if Phi is None else Phi[row, :J],
+                    None if unattended is None else unattended[row, :I, :J],
+                )
 
         return map_in_batches(attend_batch, _lengths(pairs), BATCH_SIZE)
 

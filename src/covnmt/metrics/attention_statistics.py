@@ -6,7 +6,7 @@ fertility.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -44,6 +44,7 @@ class AttendedPair(NamedTuple):
     attention: FloatArray  # [I, J]
     without_coverage: FloatArray  # [I, J]
     fertility: FloatArray | None = None  # [J] Phi, which divides the attention received
+    unattended: FloatArray | None = None  # [I, J] with the coverage of words never attended to
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,10 @@ class CoverageEffect:
     covered: WordGroup
     difference: float  # change of covered words minus that of words not yet covered
     difference_interval: ConfidenceInterval
+    # The same difference against the coverage that words would have without any attention. Neural
+    # coverage changes without attention too, so only this one says what attention received does.
+    attended: float | None = None
+    attended_interval: ConfidenceInterval | None = None
 
 
 def coverage_effect(pairs: Iterable[AttendedPair]) -> CoverageEffect:
@@ -73,6 +78,22 @@ def coverage_effect(pairs: Iterable[AttendedPair]) -> CoverageEffect:
     A word's coverage is the attention received so far, divided by its fertility where the model has
     one. Intervals are 95% bootstrap confidence intervals over the pairs.
     """
+    pairs = list(pairs)
+    effect = _compare_attention(pairs)
+    unattended = [
+        pair._replace(without_coverage=pair.unattended)
+        for pair in pairs
+        if pair.unattended is not None
+    ]
+    if not unattended:
+        return effect
+    attended = _compare_attention(unattended)
+    return replace(
+        effect, attended=attended.difference, attended_interval=attended.difference_interval
+    )
+
+
+def _compare_attention(pairs: Sequence[AttendedPair]) -> CoverageEffect:
     rows = [_sums_of_pair(pair) for pair in pairs] or [np.zeros((len(GROUPS), 3))]
     sums = np.stack(rows)  # [N, groups, 3]
     samples = resample_counts(len(sums), BOOTSTRAP_SAMPLES, np.random.default_rng(BOOTSTRAP_SEED))

@@ -63,6 +63,18 @@ class Decoder(KernelModule):
         self, source: EncodedSource, state: DecoderState, y: Tensor, first: bool
     ) -> tuple[DecoderState, Tensor]:
         """Take one step on the last token's projection y [S*K, 3n]; return alpha [S*K, J] too."""
+        t, alpha, inputs = self._attend(source, state, y, first)
+        # attention reads the new coverage from the next step on
+        C = self.coverage.step(state.C.unflatten(0, alpha.shape[:2]), alpha, source.Phi, inputs)
+        s = inputs.s.flatten(0, 1)
+        if self.order == "paper":
+            t = self._update(t, y, s)
+        return DecoderState(t, s, C.flatten(0, 1)), alpha.flatten(0, 1)
+
+    def _attend(
+        self, source: EncodedSource, state: DecoderState, y: Tensor, first: bool
+    ) -> tuple[Tensor, Tensor, CoverageInputs]:
+        """Return the state t [S*K, n] that attends, alpha [S, K, J], and what coverage may read."""
         t = state.t
         if self.order == "code" and not first:
             t = self._update(t, y, state.s)
@@ -70,13 +82,7 @@ class Decoder(KernelModule):
         attending = t.unflatten(0, by_sentence)  # [S, K, n]
         C = state.C.unflatten(0, by_sentence)  # [S, K, J, d]
         alpha, s, e = self.attention(attending, C, source.h, source.keys, source.mask)
-        inputs = CoverageInputs(attending, state.s.unflatten(0, by_sentence), s, e)
-        # attention reads the new coverage from the next step on
-        C = self.coverage.step(C, alpha, source.Phi, inputs).flatten(0, 1)
-        s = s.flatten(0, 1)
-        if self.order == "paper":
-            t = self._update(t, y, s)
-        return DecoderState(t, s, C), alpha.flatten(0, 1)
+        return t, alpha, CoverageInputs(attending, state.s.unflatten(0, by_sentence), s, e)
 
     def _update(self, t: Tensor, y: Tensor, s: Tensor) -> Tensor:
         updated: Tensor = self.cell(y + s @ self.Cx.T, t)
@@ -102,18 +108,30 @@ class Decoder(KernelModule):
             C=state.C,
         )
 
-    def ablate_coverage(self, source: EncodedSource, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Attend with the coverage C_{i-1}, and at the same steps with C_0; both are [B, I, J].
+    def ablate_coverage(self, source: EncodedSource, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Attend with the coverage C_{i-1}, and at the same steps with two others; all [B, I, J].
 
-        States, contexts and coverage are those of the model as it is.
+        The others are C_0, and the coverage at this step of words that were never attended to.
+        States and contexts are those of the model as it is.
         """
         state = first = self.initial_state(source)
-        alphas, without = [], []
+        unattended = first.C.unsqueeze(1)  # [B, 1, J, d]
+        steps = []
         for i, projected in enumerate(self.cell.project(y).unbind(1)):
-            without.append(self.step(source, state._replace(C=first.C), projected, first=i == 0)[1])
+            others = (first.C, unattended.squeeze(1))
+            ablated = [
+                self._attend(source, state._replace(C=C), projected, first=i == 0)[1].squeeze(1)
+                for C in others
+            ]
+            _, attention, inputs = self._attend(source, state, projected, first=i == 0)
+            nothing = torch.zeros_like(attention)
+            unattended = self.coverage.step(unattended, nothing, source.Phi, inputs)
             state, alpha = self.step(source, state, projected, first=i == 0)
-            alphas.append(alpha)
-        return torch.stack(alphas, dim=1), torch.stack(without, dim=1)
+            steps.append((alpha, *ablated))
+        with_coverage, without, as_unattended = (
+            torch.stack(a, dim=1) for a in zip(*steps, strict=True)
+        )
+        return with_coverage, without, as_unattended
 
     def weights(self) -> DecoderWeights:
         """Collect the weights that the kernels take."""

@@ -15,7 +15,9 @@ from typing import Literal
 from covnmt.base.config import PAPER_SYSTEMS
 from covnmt.base.files import atomic_write_text
 from covnmt.base.table import markdown_table
+from covnmt.metrics.attention_statistics import CoverageEffect
 from covnmt.metrics.bleu import PAPER_BLEU
+from covnmt.metrics.bootstrap import ConfidenceInterval
 from covnmt.paper.checkpoint_tables import (
     BLEU,
     MEASURES,
@@ -265,28 +267,32 @@ def effect_row(original: Regime, adamw: Regime) -> list[str]:
     cells, ends = [], []
     for regime in (original, adamw):
         effects = [
-            (result.system, effect)
+            (result.system, *effect_of_attention_received(effect))
             for result in regime.results
             if (effect := result.coverage_effect) and result.system in PAPER_SYSTEMS
             if result.system != BASELINE
         ]
-        cells.append(
-            "; ".join(f"`{name}` {effect.difference:+.2f}" for name, effect in effects)
-            or NOT_MEASURED
-        )
-        ends.append([effect.difference_interval for _, effect in effects])
+        cells.append("; ".join(f"`{name}` {text}" for name, text, _ in effects) or NOT_MEASURED)
+        ends.append([interval for *_, interval in effects])
     below = [high < 0 for _, high in ends[0]]
     judged = NOT_MEASURED
     if below:
         judged = "holds" if all(below) else "not shown" if not any(below) else "for some systems"
     return [
         "Coverage turns attention away from words that are covered (change of log attention in "
-        "nats, covered words minus words not yet covered, when coverage is put back)",
+        "nats by the attention received, covered words minus words not yet covered)",
         "negative correlation, no number",
         *cells,
         judged,
         f"{len(below)} runs, 95% intervals over sentences" if below else NOTHING,
     ]
+
+
+def effect_of_attention_received(effect: CoverageEffect) -> tuple[str, ConfidenceInterval]:
+    """Return the difference and its interval; against C_0 if the other one was not measured."""
+    if effect.attended is None or effect.attended_interval is None:
+        return f"{effect.difference:+.2f} (against C_0)", effect.difference_interval
+    return f"{effect.attended:+.2f}", effect.attended_interval
 
 
 def claims_table(original: Regime, adamw: Regime) -> str:

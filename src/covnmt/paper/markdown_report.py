@@ -60,7 +60,10 @@ COVERAGE_EFFECT_NOTE = (
     "its references. Source words are grouped at every step by the attention received before, "
     "divided by fertility where there is one (C). The difference compares words that are covered "
     "with words that are not yet; below zero, coverage turns attention away from covered words. "
-    "Intervals: 95%, bootstrap over sentences. Without coverage all are 0."
+    "Neural coverage of a word changes without attention to it too, so there the difference also "
+    "shows how covered words differ from others; `by attention received` is the same difference "
+    "against the coverage that words have if they are never attended to, so it shows what "
+    "attention received does. Intervals: 95%, bootstrap over sentences. Without coverage all are 0."
 )
 
 

@@ -187,6 +187,8 @@ def coverage_effect_table(results: Sequence[Result]) -> str:
             ),
             f"{effect.difference:+.3f}",
             format_interval(effect.difference_interval, 3),
+            format_number(effect.attended, "+.3f"),
+            format_interval(effect.attended_interval, 3),
             f"{effect.covered.words:,}",
         ]
         for result in results
@@ -194,7 +196,7 @@ def coverage_effect_table(results: Sequence[Result]) -> str:
     ]
     head = (
         *("system", "seed", f"C < {UNCOVERED:g}", "between", f"C > {COVERED:g}"),
-        *("difference", "95%", f"words with C > {COVERED:g}"),
+        *("difference", "95%", "by attention received", "95%", f"words with C > {COVERED:g}"),
     )
     return markdown_table(head, rows) if rows else ""
 

@@ -327,9 +327,8 @@ class OnnxEngine:
             [[alpha]], state = scorer.run(state, last_ids, 1, ["alpha"])
             alphas.append(alpha[:, :J])
             last_ids = token_ids
-        return CoverageAblation(
-            np.stack(alphas, axis=1), np.stack(without, axis=1), scorer.fertility(J)
-        )
+        alpha, without_coverage = np.stack(alphas, axis=1), np.stack(without, axis=1)
+        return CoverageAblation(alpha, without_coverage, None, scorer.fertility(J))
 
 
 def open_session(
