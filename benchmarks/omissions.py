@@ -31,15 +31,10 @@ from numpy.typing import NDArray
 from covnmt.base.files import read_parallel_lines, write_bytes
 from covnmt.data.lexicon import Lexicon
 from covnmt.inference.calibration import Calibration
+from covnmt.inference.check_settings import MAX_TOKENS, MIN_PROBABILITY
 from covnmt.inference.model import Model
 from covnmt.inference.omission_features import ForcedScores, Pair
-from covnmt.inference.omissions import (
-    MAX_TOKENS,
-    MIN_PROBABILITY,
-    OmissionChecker,
-    OmissionReport,
-    Removal,
-)
+from covnmt.inference.omissions import OmissionChecker, OmissionReport, Removal
 from covnmt.inference.synthetic_omissions import KINDS, synthetic_omissions
 from covnmt.inference.text_units import TextUnits, token_text
 from covnmt.metrics.bootstrap import confidence_interval, resample_counts

@@ -32,7 +32,7 @@ from covnmt.cli import app as main
 from covnmt.cli import options
 from covnmt.data.corpus import Corpus
 from covnmt.evaluation.alignment_files import load_matrices
-from covnmt.inference import align, forced_decoding, info, omissions
+from covnmt.inference import align, check_settings, forced_decoding, info
 from covnmt.inference.check_files import CheckInput
 from covnmt.inference.check_output import format_pairs
 from covnmt.inference.model import Model
@@ -69,8 +69,8 @@ def test_help(run: Run, command: tuple[str, ...]) -> None:
 def test_options_show_the_defaults_of_what_they_call(run: Run) -> None:
     shown = " ".join(re.sub("[│╭╮╰╯─]", " ", run("check", "--help").out).split())
     for name, default in (
-        ("--max-tokens", omissions.MAX_TOKENS),
-        ("--min-probability", omissions.MIN_PROBABILITY),
+        ("--max-tokens", check_settings.MAX_TOKENS),
+        ("--min-probability", check_settings.MIN_PROBABILITY),
     ):
         [about] = re.findall(rf"{name} (.*?)\[default: ([\d.]+)\]", shown)
         assert str(default) == about[1]

@@ -13,8 +13,8 @@ from covnmt.base.files import write_lines
 from covnmt.cli import models as model_commands
 from covnmt.decoding.onnx.export import export_model
 from covnmt.decoding.onnx.format import read_manifest
-from covnmt.inference import parallel
-from covnmt.inference.check_files import CheckInput
+from covnmt.inference import check_files, parallel
+from covnmt.inference.check_files import CheckInput, check_pairs
 from covnmt.inference.check_output import format_pairs
 from covnmt.inference.documents import translate_document_input
 from covnmt.inference.info import model_info
@@ -22,7 +22,6 @@ from covnmt.inference.model import Model, ModelLoader
 from covnmt.inference.parallel import (
     TranslationJob,
     align_parallel_files,
-    check_pairs,
     translate_files,
 )
 from covnmt.inference.terms import NO_TERMS
@@ -209,7 +208,7 @@ def pair_files(directory: Path, pairs: list[tuple[str, str]]) -> tuple[Path, Pat
 
 def test_several_processes_check_like_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     mine = [(line, text) for model, line, text, _ in LEFT_OUT if model == "ja-en"]
-    monkeypatch.setattr(parallel, "CHECK_CHUNK_PAIRS", 4)
+    monkeypatch.setattr(check_files, "CHUNK_PAIRS", 4)
     files = pair_files(tmp_path, [*mine, *reversed(mine)])
     alone, together = (
         check_pairs(ModelLoader.find(["ja-en"], threads=n), CheckInput(*files).pairs())

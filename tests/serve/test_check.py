@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from covnmt.base.config import DecodeConfig
+from covnmt.inference.check_settings import MAX_TOKENS
 from covnmt.inference.model import Model
-from covnmt.inference.omissions import MAX_TOKENS
 from covnmt.model.directory import find_model
 from covnmt.serve.request_queue import LONG_BYTES
 from covnmt.serve.service import run_one_by_one

@@ -31,6 +31,7 @@ from covnmt.cli.options import (
     require_models,
     require_one_model,
 )
+from covnmt.inference.check_settings import MAX_TOKENS, MIN_PROBABILITY
 
 app = typer.Typer()
 
@@ -226,10 +227,10 @@ def check(
             help="report findings with at least this probability",
             callback=check_finite,
         ),
-    ] = 0.5,
+    ] = MIN_PROBABILITY,
     max_tokens: Annotated[
         int, typer.Option(min=1, help="skip pairs with more tokens on a side")
-    ] = 100,
+    ] = MAX_TOKENS,
     report: Annotated[
         Path | None,
         typer.Option(
@@ -261,10 +262,9 @@ def check(
     The model must be calibrated, as the bundled ones are: see `covnmt calibrate`.
     """
     from covnmt.evaluation.omission_page import write_omission_page
-    from covnmt.inference.check_files import CheckInput, SavedReports
+    from covnmt.inference.check_files import CheckInput, SavedReports, check_pairs
     from covnmt.inference.check_output import CheckSummary, format_pairs, notes
     from covnmt.inference.model import ModelLoader
-    from covnmt.inference.parallel import check_pairs
     from covnmt.text.bilingual_files import write_with_notes
 
     check_distinct_paths([output, report, annotated], [source, target])

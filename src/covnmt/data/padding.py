@@ -1,13 +1,15 @@
 """Pad sentences of different lengths to one array, and choose which share a batch."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
 from covnmt.base.arrays import BoolArray, IntArray
-from covnmt.data.corpus import TokenIds
 from covnmt.text.vocabulary import PAD_ID
+
+if TYPE_CHECKING:
+    from covnmt.data.corpus import TokenIds
 
 T = TypeVar("T")
 
@@ -56,7 +58,7 @@ def map_in_batches(
     return [results[index] for index in range(len(lengths))]
 
 
-def pad_ids(sentences: Sequence[TokenIds | Sequence[int]], end_id: int) -> PaddedIds:
+def pad_ids(sentences: "Sequence[TokenIds | Sequence[int]]", end_id: int) -> PaddedIds:
     """Add the end symbol to each sentence, and padding up to the longest."""
     lengths = np.array([len(sentence) for sentence in sentences])  # [S]
     ids = np.full((len(sentences), lengths.max() + 1), PAD_ID, dtype=np.int64)  # [S, J]

@@ -5,14 +5,10 @@ from collections.abc import Sequence
 from covnmt import __version__
 from covnmt.base.console import track
 from covnmt.base.errors import UserError
+from covnmt.inference.check_files import check_pairs
+from covnmt.inference.check_settings import MAX_TOKENS, MIN_PROBABILITY
 from covnmt.inference.model import ModelLoader
-from covnmt.inference.omissions import (
-    MAX_TOKENS,
-    MIN_PROBABILITY,
-    OmissionReport,
-    TextPair,
-)
-from covnmt.inference.parallel import check_pairs
+from covnmt.inference.omissions import OmissionReport, TextPair
 from covnmt.metrics.bleu import Score
 from covnmt.model.directory import CALIBRATION_FILE, LEXICON_FILE
 

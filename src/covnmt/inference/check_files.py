@@ -1,10 +1,10 @@
-"""Read the pairs that `covnmt check` is given, and keep reports so that it can resume."""
+"""Check files: read their pairs, check these in processes, keep reports to resume from."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -19,7 +19,9 @@ from covnmt.base.files import (
     read_parallel_lines,
     require_lock,
 )
-from covnmt.inference.model import ModelLoader
+from covnmt.base.processes import chunked
+from covnmt.inference.check_settings import MAX_TOKENS, MIN_PROBABILITY
+from covnmt.inference.model import Model, ModelLoader
 from covnmt.inference.omissions import (
     CheckedPair,
     Omission,
@@ -27,13 +29,15 @@ from covnmt.inference.omissions import (
     SkippedPair,
     TextPair,
 )
-from covnmt.inference.parallel import models_identity
+from covnmt.inference.parallel import map_lines, models_identity
 from covnmt.model.directory import CALIBRATION_FILE, LEXICON_FILE
 from covnmt.text.bilingual_files import BilingualFormat, bilingual_format, read_segments
 from covnmt.text.codec import stored_languages
 
 CheckFormat = Literal["text", "tsv", "po", "tmx", "xliff"]
 Report = OmissionReport | SkippedPair
+
+CHUNK_PAIRS = 128  # few enough that all processes have work, enough to batch them
 
 
 @dataclass(frozen=True)
@@ -107,6 +111,32 @@ class CheckInput:
         elif self.target:
             for number, (x, y) in enumerate(read_parallel_lines(self.source, self.target), 1):
                 yield TextPair(str(number), x, y)
+
+
+def check_pairs(
+    loader: ModelLoader,
+    pairs: Iterable[TextPair],
+    min_probability: float = MIN_PROBABILITY,
+    words: bool = False,
+    max_tokens: int = MAX_TOKENS,
+) -> Iterator[CheckedPair]:
+    """Check pairs for omissions, in order."""
+    workers = loader.default_workers
+    check = partial(_check_chunk, min_probability, words, max_tokens)
+    return map_lines(loader, check, chunked(pairs, CHUNK_PAIRS), workers)
+
+
+def _check_chunk(
+    min_probability: float,
+    words: bool,
+    max_tokens: int,
+    model: Model,
+    pairs: list[TextPair],
+    _first: int,
+) -> Iterator[CheckedPair]:
+    texts = [(pair.source, pair.target) for pair in pairs]
+    reports = model.check_stream(texts, min_probability, words, max_tokens)
+    return (CheckedPair(*row) for row in zip(pairs, reports, strict=True))
 
 
 @dataclass

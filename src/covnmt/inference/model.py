@@ -21,27 +21,20 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from covnmt.base.config import DecodeConfig
 from covnmt.base.console import log_detail, warn
 from covnmt.base.cpus import available_cpus
 from covnmt.base.errors import UserError
-from covnmt.data.lexicon import Lexicon
 from covnmt.data.padding import map_in_batches, pad_ids
 from covnmt.decoding.engines import Network, build_engine, load_networks
 from covnmt.decoding.onnx.format import is_exported
 from covnmt.inference.align import Alignment, force_align
 from covnmt.inference.calibration import Calibration
+from covnmt.inference.check_settings import MAX_TOKENS, MIN_PROBABILITY
 from covnmt.inference.domain import DomainMonitor
 from covnmt.inference.forced_decoding import ForcedDecoder
-from covnmt.inference.omissions import (
-    MAX_TOKENS,
-    MIN_PROBABILITY,
-    OmissionChecker,
-    OmissionReport,
-    SkippedPair,
-)
 from covnmt.inference.translate import (
     LineCallback,
     LineProgress,
@@ -60,6 +53,9 @@ from covnmt.model.directory import (
 )
 from covnmt.text.codec import Codec, CodecPair
 from covnmt.text.sentences import split_into_sentences
+
+if TYPE_CHECKING:
+    from covnmt.inference.omissions import OmissionChecker, OmissionReport, SkippedPair
 
 WINDOW_BATCHES = 50  # lines are sorted by length within this many batches
 Overlong = Literal["cut", "split", "raise"]  # what to do with a line of too many tokens
@@ -262,7 +258,7 @@ class Model:
         pairs: Iterable[tuple[str, str]],
         min_probability: float = MIN_PROBABILITY,
         words: bool = False,
-    ) -> list[OmissionReport]:
+    ) -> "list[OmissionReport]":
         """Find sentences, clauses and phrases that given translations leave out.
 
         `words` looks at single words too, which takes longer and errs more often. An empty
@@ -276,7 +272,7 @@ class Model:
         min_probability: float = MIN_PROBABILITY,
         words: bool = False,
         max_tokens: int = MAX_TOKENS,
-    ) -> Iterator[OmissionReport | SkippedPair]:
+    ) -> "Iterator[OmissionReport | SkippedPair]":
         """Check like `check`, but yield results after every window of pairs.
 
         A pair is skipped if a side has more than `max_tokens` tokens.
@@ -294,8 +290,12 @@ class Model:
         return self.loader.calibration if self.loader else None
 
     @cached_property
-    def checker(self) -> OmissionChecker:
+    def checker(self) -> "OmissionChecker":
         """What finds omissions, with the lexicon and the calibration of the first directory."""
+        # imported here: translating does without
+        from covnmt.data.lexicon import Lexicon
+        from covnmt.inference.omissions import OmissionChecker
+
         lexicon = None
         if self.loader:
             lexicon = Lexicon.load(self.loader.directories[0] / LEXICON_FILE)

@@ -22,6 +22,7 @@ import numpy as np
 
 from covnmt.data.lexicon import QUANTUM, Lexicon
 from covnmt.inference.calibration import Calibration, Logistic, log_odds, sigmoid
+from covnmt.inference.check_settings import MIN_PROBABILITY
 from covnmt.inference.domain import has_foreign_script
 from covnmt.inference.forced_decoding import BATCH_SIZE, ForcedDecoder, ForcedPair
 from covnmt.inference.omission_features import (
@@ -43,9 +44,6 @@ OmissionKind = Literal["line", "sentence", "clause", "phrase", "word"]
 # Target positions in a batch: the probabilities of the whole vocabulary are kept at each of them.
 MAX_TARGET_POSITIONS = 2000
 WINDOW_PAIRS = 64  # pairs at a time
-# Tokens per side that can be checked: with words, time grows with their third power.
-MAX_TOKENS = 100
-MIN_PROBABILITY = 0.5
 # Parts with at least TRIAL x the reporting threshold are removed tentatively, as others may hide
 # them.
 TRIAL = 0.5

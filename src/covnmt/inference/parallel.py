@@ -36,7 +36,6 @@ from covnmt.inference import align, forced_decoding
 from covnmt.inference.align import Alignment, EmptySideError
 from covnmt.inference.input_lines import input_chunks
 from covnmt.inference.model import WINDOW_BATCHES, Model, ModelLoader
-from covnmt.inference.omissions import MAX_TOKENS, MIN_PROBABILITY, CheckedPair, TextPair
 from covnmt.inference.translate import Translation, format_translations
 from covnmt.text.codec import vocabulary_fingerprint
 
@@ -47,7 +46,6 @@ ChunkFunction = Callable[[Model, list[T], int], Iterable[R]]
 
 CORES_PER_WORKER = 2
 CHUNK_BATCHES = 8  # per chunk for one of several processes: enough to sort its lines by length
-CHECK_CHUNK_PAIRS = 128  # few enough that all processes have work, enough to batch them
 ALIGNMENT_CHUNK_PAIRS = 4 * forced_decoding.BATCH_SIZE  # per chunk for one of several processes
 WEIGHTS = ("model.safetensors", *GRAPH_FILES, SHORTLIST_FILE)
 SETTINGS_FILE = ".translate.json"  # how the files of an output directory were made
@@ -185,32 +183,6 @@ def _align_chunk(
     tokenized: bool, model: Model, pairs: list[tuple[str, str]], first: int
 ) -> Iterator[Alignment]:
     return model.align_stream(pairs, tokenized, first)
-
-
-def check_pairs(
-    loader: ModelLoader,
-    pairs: Iterable[TextPair],
-    min_probability: float = MIN_PROBABILITY,
-    words: bool = False,
-    max_tokens: int = MAX_TOKENS,
-) -> Iterator[CheckedPair]:
-    """Check pairs for omissions, in order."""
-    workers = loader.default_workers
-    check = partial(_check_chunk, min_probability, words, max_tokens)
-    return map_lines(loader, check, chunked(pairs, CHECK_CHUNK_PAIRS), workers)
-
-
-def _check_chunk(
-    min_probability: float,
-    words: bool,
-    max_tokens: int,
-    model: Model,
-    pairs: list[TextPair],
-    _first: int,
-) -> Iterator[CheckedPair]:
-    texts = [(pair.source, pair.target) for pair in pairs]
-    reports = model.check_stream(texts, min_probability, words, max_tokens)
-    return (CheckedPair(*row) for row in zip(pairs, reports, strict=True))
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,9 @@ from typing import Generic, Self, TypeVar
 from covnmt.base.config import DecodeConfig
 from covnmt.base.errors import UserError
 from covnmt.inference.align import Alignment, EmptySideError
+from covnmt.inference.check_settings import MAX_TOKENS
 from covnmt.inference.model import Model, OverlongTextError
-from covnmt.inference.omissions import MAX_TOKENS, OmissionReport, SkippedPair
+from covnmt.inference.omissions import OmissionReport, SkippedPair
 from covnmt.inference.translate import Translation
 from covnmt.text.codec import Codec
 
