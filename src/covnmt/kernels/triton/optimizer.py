@@ -64,22 +64,34 @@ def store_weight(weights, average, new, new_share, at, inside):
         tl.store(average + at, old + tl.load(new_share) * (new - old), mask=inside)
 
 
+@triton.jit
+def adamw_step(w, g, m, v, t, lr, beta1, beta2, epsilon, decay):
+    """Update m and v, correct their bias; the weight decay is decoupled."""
+    m += (1 - beta1) * (g - m)
+    v = beta2 * v + (1 - beta2) * g * g
+    m_hat = m / (1 - tl.exp(t * tl.log(beta1)))
+    v_hat = v / (1 - tl.exp(t * tl.log(beta2)))
+    return w * (1 - lr * decay) - lr * m_hat / (tl.sqrt(v_hat) + epsilon), m, v
+
+
+@triton.jit
+def adadelta_step(w, g, square, moved, lr, rho, epsilon):
+    """Average squared gradients in `square` and squared steps in `moved`."""
+    square = rho * square + (1 - rho) * g * g
+    step = tl.sqrt(moved + epsilon) / tl.sqrt(square + epsilon) * g
+    return w - lr * step, square, rho * moved + (1 - rho) * step * step
+
+
 @triton.jit(do_not_specialize=["vectors"])
 def adamw(
     weights, gradients, first, second, average, norm, rate, updates, new_share, limit,
     beta1, beta2, epsilon, decay, vectors, VECTOR: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Update m and v, correct their bias; the weight decay is decoupled."""
     at, inside, w, g, m, v = load_weight(
         weights, gradients, first, second, norm, limit, vectors, VECTOR, BLOCK
     )
-    m += (1 - beta1) * (g - m)
-    v = beta2 * v + (1 - beta2) * g * g
-    t = tl.load(updates).to(tl.float32)
-    lr = tl.load(rate)
-    m_hat = m / (1 - tl.exp(t * tl.log(beta1)))
-    v_hat = v / (1 - tl.exp(t * tl.log(beta2)))
-    new = w * (1 - lr * decay) - lr * m_hat / (tl.sqrt(v_hat) + epsilon)
+    t, lr = tl.load(updates).to(tl.float32), tl.load(rate)
+    new, m, v = adamw_step(w, g, m, v, t, lr, beta1, beta2, epsilon, decay)
     tl.store(first + at, m, mask=inside)
     tl.store(second + at, v, mask=inside)
     store_weight(weights, average, new, new_share, at, inside)
@@ -90,16 +102,13 @@ def adadelta(
     weights, gradients, first, second, average, norm, rate, updates, new_share, limit,
     rho, epsilon, vectors, VECTOR: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Average squared gradients in `first` and squared steps in `second`."""
     at, inside, w, g, square, moved = load_weight(
         weights, gradients, first, second, norm, limit, vectors, VECTOR, BLOCK
     )
-    square = rho * square + (1 - rho) * g * g
-    step = tl.sqrt(moved + epsilon) / tl.sqrt(square + epsilon) * g
-    moved = rho * moved + (1 - rho) * step * step
+    new, square, moved = adadelta_step(w, g, square, moved, tl.load(rate), rho, epsilon)
     tl.store(first + at, square, mask=inside)
     tl.store(second + at, moved, mask=inside)
-    store_weight(weights, average, w - tl.load(rate) * step, new_share, at, inside)
+    store_weight(weights, average, new, new_share, at, inside)
 
 
 def update_weights(
