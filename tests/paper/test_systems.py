@@ -21,7 +21,8 @@ def test_systems_differ_from_the_recipe_only_in_their_own_settings(
     plan = ExperimentPlan(KFTT, tmp_path, tmp_path)
     config = job_config(plan, ExperimentJob(system, 5), minutes=1.5)
     assert (config.train.seed, config.train.minutes) == (5, 1.5)
-    assert config.data.directory == plan.prepared
+    is_student = config.data.directory == tmp_path / f"kftt/{system}-seed5-data"
+    assert is_student or config.data.directory == plan.prepared
     if system in PAPER_SYSTEMS:
         assert config.model.coverage == PAPER_SYSTEMS[system]
         shared = load_recipe(find_recipe(KFTT.recipe)).model
@@ -43,6 +44,7 @@ def test_systems_differ_from_the_recipe_only_in_their_own_settings(
             for p in (plan, *scales)
         ]
         assert any(one != other for one, other in pairs)
+        assert is_student == bool(VARIANTS[system].teacher)
 
 
 @pytest.mark.parametrize("scale", ["paper", "original"])

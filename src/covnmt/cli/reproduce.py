@@ -24,10 +24,10 @@ app = typer.Typer()
 @app.command()
 def reproduce(
     corpus: Annotated[
-        Literal["kftt", "twlaw", "embedded", "de-en", "en-de"],
+        Literal["kftt", "twlaw", "embedded", "de-en", "en-de", "ja-en", "zh-en"],
         typer.Argument(
-            help="kftt, twlaw, embedded (the synthetic pair, no download), de-en or en-de (one "
-            "small model of German each; de-en is bundled)"
+            help="kftt, twlaw, embedded (the synthetic pair, no download), or one small model for "
+            "text of several kinds: de-en, en-de, ja-en, zh-en"
         ),
     ],
     work: Annotated[Path, typer.Option(help="directory of prepared data, models and outputs")],
@@ -55,7 +55,7 @@ def reproduce(
         typer.Option(
             min=0.1,
             help="minutes for one job: training, translation, scoring",
-            show_default="kftt, twlaw: 9.5; de-en, en-de: 14; embedded, scale original: no limit",
+            show_default="kftt, twlaw: 9.5; embedded, scale original: no limit; the others: 14",
             callback=check_finite,
         ),
     ] = None,
@@ -65,8 +65,8 @@ def reproduce(
             help="paper: six systems, trained with AdamW; original: six, trained as in the paper; "
             "modern: two, with subwords and modern training; shipped: one small enough to bundle; "
             "small: six on the synthetic pair; tiny: two, as a quick test. embedded has small, "
-            "tiny and a quick original; de-en and en-de have shipped; the others the first four",
-            show_default="kftt, twlaw: paper; embedded: small; de-en, en-de: shipped",
+            "tiny and a quick original; kftt and twlaw the first four; the others only shipped",
+            show_default="kftt, twlaw: paper; embedded: small; the others: shipped",
         ),
     ] = None,
     device: DeviceOption = "auto",

@@ -273,7 +273,12 @@ GERMAN_TEXT = MixedCorpusText(
     subwords=9_500,
     joint=True,
 )
-SOFTWARE_SOURCES = tuple(map(TextSource, ("libreoffice", "kubernetes", "pythondocs", "mdn")))
+SOFTWARE_SOURCES = (
+    TextSource("libreoffice"),
+    TextSource("pythondocs"),
+    TextSource("kubernetes", min_lexicon_score=0.45),
+    TextSource("mdn", min_lexicon_score=0.45),
+)
 JAPANESE_TEXT = MixedCorpusText(
     language="ja",
     foreign="ja",
@@ -287,7 +292,7 @@ JAPANESE_TEXT = MixedCorpusText(
     held_out=("dev", "test"),
     subwords=9_500,
     max_length=MAX_PLAIN_SUBWORDS,
-    min_lexicon_score=0.3,
+    holds_out=True,
 )
 CHINESE_TEXT = replace(
     JAPANESE_TEXT,

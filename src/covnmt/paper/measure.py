@@ -30,6 +30,7 @@ from covnmt.paper.experiments import GOLD_FILES, Experiment
 from covnmt.paper.results import (
     ExampleSentence,
     Gold,
+    OtherTestSet,
     ResultFields,
     SentenceMeasurements,
     SystemScores,
@@ -160,6 +161,21 @@ def measure_system(
         ),
         "examples": [example_record(translation) for translation in examples],
     }
+
+
+def measure_other_tests(
+    model: Model, decode: DecodeConfig, prepared: Path
+) -> dict[str, OtherTestSet]:
+    """Translate and score test-NAME.source.txt and test-NAME.target.txt, where there are some."""
+    measured = {}
+    for path in sorted(prepared.glob("test-*.source.txt")):
+        name = path.name.removeprefix("test-").removesuffix(".source.txt")
+        pairs = list(read_parallel_lines(path, prepared / f"test-{name}.target.txt"))
+        texts = [t.text for t in model.translate([source for source, _ in pairs], decode)]
+        references = EvaluationSet([[reference for _, reference in pairs]])
+        scored = evaluate(SystemOutput(texts), references, EvaluationOptions(ter=False, samples=1))
+        measured[name] = OtherTestSet(sentences=len(pairs), scores=list(scored.translation))
+    return measured
 
 
 def score_text(

@@ -29,8 +29,15 @@ from covnmt.paper.checkpoints import (
     average_last_weights,
     read_checkpoint_scores,
 )
+from covnmt.paper.distillation import (
+    STUDENT_SHARE,
+    TEACHER_SHARE,
+    TRANSLATING_SHARE,
+    distill,
+    read_record,
+)
 from covnmt.paper.experiments import should_tune_length_penalty
-from covnmt.paper.measure import NeuralSystem, measure_system
+from covnmt.paper.measure import NeuralSystem, measure_other_tests, measure_system
 from covnmt.paper.plan import ExperimentJob, ExperimentPlan
 from covnmt.paper.results import (
     AveragedWeights,
@@ -41,7 +48,7 @@ from covnmt.paper.results import (
     TriedPenalty,
     ValidationPoint,
 )
-from covnmt.paper.systems import recipe_overrides, training_system
+from covnmt.paper.systems import VARIANTS, recipe_overrides, teacher_system, training_system
 from covnmt.training.loop import train
 
 TRAINED = "trained.json"
@@ -71,6 +78,8 @@ def run_neural_job(
     measured_config = config.model_copy(update={"decode": decode})
     description = describe_run(run, measured_config, ended.reason, speed=not plan.shared)
     tuning: ResultFields = {"tuning": penalties} if penalties else {}
+    if teacher_system(training_job.system):
+        tuning["distillation"] = read_record(plan.training_data(training_job))
     return ended, {**description, **tuning, "measuring_seconds": seconds, **measured}
 
 
@@ -83,7 +92,10 @@ def measure_weights(
     measured = measure_system(system, plan.experiment, plan.prepared, outputs)
     test = Corpus.open(plan.prepared).split("test")
     pairs = zip(test.text("source"), test.text("target"), strict=True)
-    return {**measured, "coverage_effect": measure_coverage_effect(model, pairs)}
+    measured["coverage_effect"] = measure_coverage_effect(model, pairs)
+    if others := measure_other_tests(model, decode, plan.prepared):
+        measured["other_tests"] = others
+    return measured
 
 
 def measure_checkpoints(
@@ -174,12 +186,18 @@ def without_length_limit(decode: DecodeConfig, split: Split) -> DecodeConfig:
     return decode.model_copy(update={"max_source": longest + 1})
 
 
-def train_job(plan: ExperimentPlan, job: ExperimentJob) -> FinishedTraining:
-    """Train or resume; of a finished training only the record is read."""
+def train_job(plan: ExperimentPlan, job: ExperimentJob, share: float = 1.0) -> FinishedTraining:
+    """Train or resume; of a finished training only the record is read.
+
+    `share` is that of a job's training minutes. A student first needs its teacher's translations.
+    """
     run = plan.model_directory(job)
     if (run / TRAINED).exists():
         return FinishedTraining.model_validate(read_json(run / TRAINED))
-    config = job_config(plan, job, training_minutes_left(plan, run))
+    if teacher := teacher_system(job.system):
+        teach(plan, job, ExperimentJob(teacher, job.seed))
+        share *= STUDENT_SHARE
+    config = job_config(plan, job, training_minutes_left(plan, run, share))
     after_validation = None
     if plan.experiment.checkpoints:
         decode = without_length_limit(config.decode, Corpus.open(plan.prepared).split("test"))
@@ -196,18 +214,36 @@ def train_job(plan: ExperimentPlan, job: ExperimentJob) -> FinishedTraining:
     return ended
 
 
+def teach(plan: ExperimentPlan, job: ExperimentJob, teacher: ExperimentJob) -> None:
+    """Train the teacher of a job, unless that is done, and write what the student is trained on."""
+    train_job(plan, teacher, TEACHER_SHARE)
+    distill(
+        plan.prepared,
+        plan.model_directory(teacher),
+        plan.training_data(job),
+        VARIANTS[job.system].references,
+        plan.device,
+        TRANSLATING_SHARE * training_minutes(plan),
+    )
+
+
 def job_config(plan: ExperimentPlan, job: ExperimentJob, minutes: float) -> Config:
     """Load the recipe that all systems share, with what makes this one."""
     overrides = [
         *recipe_overrides(job.system),
-        f"data.directory={toml_string(plan.prepared)}",
+        f"data.directory={toml_string(plan.training_data(job))}",
         f"train.seed={job.seed}",
         f"train.minutes={minutes:.3f}",
     ]
     return load_recipe(find_recipe(plan.experiment.recipe), overrides)
 
 
-def training_minutes_left(plan: ExperimentPlan, run: Path) -> float:
+def training_minutes(plan: ExperimentPlan) -> float:
+    """Compute the minutes of a job that are not for measuring; 0 is no limit."""
+    return (1 - plan.experiment.measuring_share) * (plan.minutes or 0.0)
+
+
+def training_minutes_left(plan: ExperimentPlan, run: Path, share: float = 1.0) -> float:
     """Compute the training minutes left of a job's time after an interruption; 0 is no limit."""
     if plan.minutes is None:
         return 0.0
@@ -217,4 +253,4 @@ def training_minutes_left(plan: ExperimentPlan, run: Path) -> float:
             spent = json.loads(line)["seconds"] / 60
         except (ValueError, KeyError):
             break  # a line that a crash cut off
-    return max((1 - plan.experiment.measuring_share) * plan.minutes - spent, 0.01)
+    return max(share * training_minutes(plan) - spent, 0.01)

@@ -20,7 +20,7 @@ from covnmt.base.console import log, warn
 from covnmt.base.cpus import available_cpus
 from covnmt.base.errors import UserError
 from covnmt.paper.plan import ExperimentJob, ExperimentPlan
-from covnmt.paper.systems import training_system
+from covnmt.paper.systems import teacher_system, training_system
 
 CHILD = """
 from covnmt.__main__ import main
@@ -55,10 +55,11 @@ def run_jobs_in_parallel(plan: ExperimentPlan, jobs_at_once: int) -> Iterator[st
 
 
 def group_by_training(jobs: Sequence[ExperimentJob]) -> list[list[ExperimentJob]]:
-    """Group the jobs that one training serves."""
+    """Group the jobs that one training serves, or one teacher."""
     groups: dict[ExperimentJob, list[ExperimentJob]] = {}
     for job in jobs:
-        groups.setdefault(ExperimentJob(training_system(job.system), job.seed), []).append(job)
+        system = teacher_system(job.system) or training_system(job.system)
+        groups.setdefault(ExperimentJob(system, job.seed), []).append(job)
     return list(groups.values())
 
 

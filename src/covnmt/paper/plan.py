@@ -13,7 +13,7 @@ from covnmt.base.files import check_writable
 from covnmt.metrics.bleu import PAPER_BLEU
 from covnmt.paper.experiments import Experiment
 from covnmt.paper.results import Result, read_record, result_path
-from covnmt.paper.systems import recipe_overrides
+from covnmt.paper.systems import recipe_overrides, teacher_system
 
 FIRST_SEED, SECOND_SEED = 1, 2
 
@@ -57,6 +57,12 @@ class ExperimentPlan:
     def model_directory(self, job: ExperimentJob) -> Path:
         """Return the model directory of a job."""
         return self.work / self.experiment.name / job.name
+
+    def training_data(self, job: ExperimentJob) -> Path:
+        """Return the directory that a job is trained on: a student has one of its own."""
+        if teacher_system(job.system):
+            return self.model_directory(job).with_name(f"{job.name}-data")
+        return self.prepared
 
     def result_file(self, job: ExperimentJob) -> Path:
         """Return the result file of a job."""

@@ -158,6 +158,26 @@ class SystemScores(Record):
     diagnostics: list[Score] = []
 
 
+class OtherTestSet(Record):
+    """Scores on text of another kind than the test set."""
+
+    sentences: int
+    scores: list[Score]
+
+
+class Distillation(Record):
+    """How the training text of a student was made: `paper.distillation`."""
+
+    teacher: str  # its job
+    teacher_update: int  # after which its weights were best
+    teacher_bleu: float | None  # of these, on the dev set
+    beam: int
+    translated: int  # training pairs
+    kept: int  # of these; the others had no end, or were too long
+    references: bool  # whether the student read the original pairs, too
+    seconds: float  # of translating
+
+
 class AveragedWeights(Record):
     """What was measured with the mean of the weights after several updates."""
 
@@ -208,6 +228,8 @@ class Result(Record):
     coverage_effect: CoverageEffect | None = None
     checkpoints: list[CheckpointScores] = []  # of every validation
     averaged: AveragedWeights | None = None
+    other_tests: dict[str, OtherTestSet] = {}  # by the name of the source
+    distillation: Distillation | None = None
 
     @cached_property
     def score_values(self) -> dict[str, float]:
@@ -271,6 +293,8 @@ class ResultFields(TypedDict, total=False):
     coverage_effect: CoverageEffect | None
     checkpoints: list[CheckpointScores]
     averaged: AveragedWeights
+    other_tests: dict[str, OtherTestSet]
+    distillation: Distillation
 
 
 class PartialResult(Provenance):

@@ -19,6 +19,8 @@ class Variant:
     description: str
     tunes_length_penalty: bool = False  # even where the experiment does not
     compare_with: str = ""  # a system to show next to it, besides its base
+    teacher: str = ""  # a system whose translations it is trained on (`distillation`)
+    references: bool = True  # whether it then reads the original pairs, too
 
 
 # Changes that training does not depend on: decoding, and the average of the weights.
@@ -61,6 +63,12 @@ ONE_CHANGE_VARIANTS = (
     ("token-batches", ("data.batching=tokens",), "reshuffled batches of up to 4,096 tokens"),
     ("dropout", ("model.dropout=0.2",), "dropout 0.2"),
     ("longer", ("train.updates=150000",), "twice the updates"),
+)
+TEACHER = (
+    "model.embedding=620",
+    "model.hidden=1000",
+    "model.rank=620",
+    "model.dropout=0.2",
 )
 COVERAGE_INPUTS = (  # of the coverage network: ending, change, and what it says on the page
     ("no-attention", "attention=false", "without the attention"),
@@ -118,6 +126,20 @@ VARIANTS: dict[str, Variant] = {
     **_variants(
         ("gru10",), "no-length-penalty", "decode.length_penalty=0", "without length normalization"
     ),
+    "gru10-teacher": Variant("gru10", TEACHER, "of the paper's size"),
+    "gru10-distilled": Variant(
+        "gru10",
+        (),
+        "trained on the original pairs and on translations by `gru10-teacher`",
+        teacher="gru10-teacher",
+    ),
+    "gru10-distilled-only": Variant(
+        "gru10",
+        (),
+        "trained on translations by `gru10-teacher` alone",
+        teacher="gru10-teacher",
+        references=False,
+    ),
     **_variants(
         ("linguistic", "fertility"),
         "subtract",
@@ -130,9 +152,16 @@ VARIANTS: dict[str, Variant] = {
 def training_system(system: str) -> str:
     """Return the system whose training serves this one: its base, if only decoding differs."""
     variant = VARIANTS.get(system)
-    if variant and all(change.startswith(AFTER_TRAINING) for change in variant.changes):
-        return variant.base
-    return system
+    if variant is None or variant.teacher:
+        return system
+    only_decodes = all(change.startswith(AFTER_TRAINING) for change in variant.changes)
+    return variant.base if only_decodes else system
+
+
+def teacher_system(system: str) -> str:
+    """Return the system whose translations this one is trained on; empty for most."""
+    variant = VARIANTS.get(system)
+    return variant.teacher if variant else ""
 
 
 def recipe_overrides(system: str) -> list[str]:
