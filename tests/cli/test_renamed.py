@@ -20,7 +20,6 @@ RENAMED = {
     "evaluate a -r b --json=scores": "evaluate a -r b --output scores",
     "evaluate a -r b --json -": "evaluate a -r b --json",
     "compare a b -r c --base 1": "compare a b -r c --index-base 1",
-    "train a -- --restarts": "train a -- --restarts",
 }
 UNCHANGED = [
     "evaluate --json a -r b",
@@ -43,6 +42,13 @@ def test_old_names_become_new_ones(old: str, capsys: pytest.CaptureFixture[str])
 def test_other_commands_stay_as_they_are(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert shlex.join(rename_options(command.split())) == command
     assert capsys.readouterr().err == ""
+
+
+def test_nothing_is_an_option_after_two_dashes(run: Run) -> None:
+    printed = run("info", "--", "--words", code=2)
+    assert "--words" in printed.err
+    assert "is now called" not in printed.err
+    assert "--file: no such file" in run("translate", "-m", "ja-en", "--", "--file", code=2).err
 
 
 def test_an_old_name_works_on_the_command_line(run: Run) -> None:

@@ -63,8 +63,7 @@ def main() -> None:
     try:
         with _standard_output():
             try:
-                arguments = rename_options(take_first_tries(sys.argv[1:]))
-                app(_options_first(arguments), prog_name="covnmt")
+                app(_prepare_arguments(sys.argv[1:]), prog_name="covnmt")
             finally:
                 log_detail("done")
     except UserError as error:
@@ -136,8 +135,9 @@ def _options(
     set_verbosity(not quiet, progress=not (quiet or no_progress), details=verbose and not quiet)
 
 
-def _options_first(arguments: list[str]) -> list[str]:
-    """Move the options of every command before the command."""
-    end = arguments.index("--") if "--" in arguments else len(arguments)
-    common = [word for word in arguments[:end] if word in COMMON_OPTIONS]
-    return [*common, *(word for word in arguments[:end] if word not in common), *arguments[end:]]
+def _prepare_arguments(arguments: list[str]) -> list[str]:
+    """Replace words of other programs and old names; put the options of every command first."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)  # no options after it
+    words = rename_options(take_first_tries(arguments[:end]))
+    common = [word for word in words if word in COMMON_OPTIONS]
+    return [*common, *(word for word in words if word not in common), *arguments[end:]]

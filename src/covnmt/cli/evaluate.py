@@ -22,8 +22,8 @@ from covnmt.cli.options import (
     SingleModelOption,
     ThreadsOption,
     check_finite,
-    check_output_path,
     check_utf8,
+    output_file_option,
     require_one_model,
     take_output,
 )
@@ -85,19 +85,11 @@ JudgeOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="print one JSON object instead of tables")]
 ScoresOption = Annotated[
     Path | None,
-    typer.Option(
-        "--output",
-        "-o",
-        dir_okay=False,
-        callback=check_output_path,
-        help="also write all scores to this JSON file",
-    ),
+    output_file_option("also write all scores to this JSON file", "--output", "-o"),
 ]
 FigureOption = Annotated[
     Path | None,
-    typer.Option(
-        "--output", "-o", dir_okay=False, callback=check_output_path, help="figure: PNG or SVG"
-    ),
+    output_file_option("figure: PNG or SVG", "--output", "-o"),
 ]
 NamedFiles = Annotated[
     list[str],

@@ -24,8 +24,7 @@ def take_first_tries(arguments: Sequence[str]) -> list[str]:
             return [*command, "--help"]
         case ["version"]:
             return ["--version"]
-    end = list(arguments).index("--") if "--" in arguments else len(arguments)
-    for argument in arguments[:end]:
+    for argument in arguments:
         option = argument.partition("=")[0]
         if option in INSTEAD:
             raise UserError(f"there is no option {option}: {INSTEAD[option]}")

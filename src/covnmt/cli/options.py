@@ -47,6 +47,13 @@ def check_output_path(path: Path | None) -> Path | None:
     return path
 
 
+def output_file_option(explanation: str, *names: str, **settings: Any) -> Any:
+    """Make an option that names a file to write."""
+    return typer.Option(
+        *names, dir_okay=False, callback=check_output_path, help=explanation, **settings
+    )
+
+
 def file_or_text(argument: str | None) -> Path | str | None:
     """Tell whether an argument is a file or a text, which has spaces or letters beyond ASCII."""
     if argument is None:
@@ -305,14 +312,7 @@ LinkMethodOption = Annotated[
 ]
 OutputOption = Annotated[
     Path | None,
-    typer.Option(
-        "--output",
-        "-o",
-        dir_okay=False,
-        callback=check_output_path,
-        help="file to write",
-        show_default="standard output",
-    ),
+    output_file_option("file to write", "--output", "-o", show_default="standard output"),
 ]
 OutputDirectoryOption = Annotated[
     Path | None,

@@ -13,8 +13,8 @@ from covnmt.cli.options import (
     OutputArgument,
     OutputDirectoryOption,
     OutputOption,
-    check_output_path,
     expand_settings,
+    output_file_option,
     resumable,
     take_one_output,
 )
@@ -118,11 +118,7 @@ def translate(
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object per line")] = False,
     links: Annotated[
         Path | None,
-        typer.Option(
-            dir_okay=False,
-            callback=check_output_path,
-            help="also write links of source and output, in Pharaoh format",
-        ),
+        output_file_option("also write links of source and output, in Pharaoh format"),
     ] = None,
     *,
     settings: SearchOptions,

@@ -57,27 +57,18 @@ JSON_FILE_COMMANDS = ("evaluate", "compare", "rate score")
 
 def rename_options(arguments: Sequence[str]) -> list[str]:
     """Replace the old names of options by the new ones, and warn once about each."""
-    command = _command_name(arguments)
-    end = list(arguments).index("--") if "--" in arguments else len(arguments)
-    given = list(arguments[:end])
-    if command in JSON_FILE_COMMANDS:
-        given = list(_rename_json_file(given))
-    return [*_rename(given, RENAMED_OPTIONS.get(command, {})), *arguments[end:]]
-
-
-def _command_name(arguments: Sequence[str]) -> str:
-    """Return the name in one of the tables that the arguments begin with."""
-    names = {*RENAMED_OPTIONS, *JSON_FILE_COMMANDS}
     words = [argument for argument in arguments if not argument.startswith("-")]
-    return next((name for name in (" ".join(words[:2]), *words[:1]) if name in names), "")
-
-
-def _rename(arguments: Sequence[str], names: dict[str, str]) -> Iterator[str]:
+    commands = {" ".join(words[:2]), *words[:1]}  # a command has one word or two
+    if not commands.isdisjoint(JSON_FILE_COMMANDS):
+        arguments = list(_rename_json_file(arguments))
+    names = next((RENAMED_OPTIONS[name] for name in commands & RENAMED_OPTIONS.keys()), {})
+    renamed = []
     for argument in arguments:
         option, equals, value = argument.partition("=")
         if new := names.get(option):
             _warn_renamed(option, new)
-        yield f"{new or option}{equals}{value}"
+        renamed.append(f"{new or option}{equals}{value}")
+    return renamed
 
 
 def _rename_json_file(arguments: Sequence[str]) -> Iterator[str]:

@@ -22,9 +22,9 @@ from covnmt.cli.options import (
     ThreadsOption,
     check_all_finite,
     check_finite,
-    check_output_path,
     expand_settings,
     file_or_text,
+    output_file_option,
     pair_paths,
     print_table,
     require_model_argument,
@@ -161,9 +161,7 @@ def align(
     output: OutputOption = None,
     matrices: Annotated[
         Path | None,
-        typer.Option(
-            dir_okay=False, callback=check_output_path, help="also write attention matrices (.npz)"
-        ),
+        output_file_option("also write attention matrices (.npz)"),
     ] = None,
     link_method: LinkMethodOption = "argmax",
     threshold: Annotated[
@@ -233,19 +231,11 @@ def check(
     ] = MAX_TOKENS,
     report: Annotated[
         Path | None,
-        typer.Option(
-            dir_okay=False,
-            callback=check_output_path,
-            help="also write a web page of the marked pairs",
-        ),
+        output_file_option("also write a web page of the marked pairs"),
     ] = None,
     annotated: Annotated[
         Path | None,
-        typer.Option(
-            dir_okay=False,
-            callback=check_output_path,
-            help="also write a copy of the PO, TMX or XLIFF file with findings as notes",
-        ),
+        output_file_option("also write a copy of the PO, TMX or XLIFF file with findings as notes"),
     ] = None,
     exit_code: Annotated[
         bool,
