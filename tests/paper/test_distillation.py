@@ -8,13 +8,14 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from covnmt.base.config import Config
 from covnmt.base.files import write_lines
 from covnmt.base.recipe import find_recipe, load_recipe
 from covnmt.data.corpus import Corpus
 from covnmt.decoding.backtrace import Hypothesis
 from covnmt.decoding.engines import SearchResult
 from covnmt.inference.model import Model
-from covnmt.paper import distillation, systems
+from covnmt.paper import distillation, neural, systems
 from covnmt.paper.distillation import (
     STUDENT_SHARE,
     TRANSLATIONS,
@@ -29,6 +30,8 @@ from covnmt.paper.parallel_jobs import group_by_training
 from covnmt.paper.plan import ExperimentJob, ExperimentPlan
 from covnmt.paper.results import Result, read_record
 from covnmt.text.codec import SIDES
+from covnmt.training.loop import TrainingOutcome
+from covnmt.training.state import Counters
 
 TEACHER, STUDENT, ONLY = (
     ExperimentJob(f"gru10-{ending}", 1) for ending in ("teacher", "distilled", "distilled-only")
@@ -147,6 +150,22 @@ def test_translating_resumes_and_keeps_to_its_time(
     assert sorted(found) == list(range(20))
     late = split.order[8:].tolist()
     assert all(found[k].tolist() == [len(split.source[k]) + 1] for k in late)
+
+
+def test_teacher_translations_and_student_share_the_minutes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    minutes = []
+
+    def train(config: Config, *_: object, **__: object) -> TrainingOutcome:
+        minutes.append(config.train.minutes)
+        return TrainingOutcome("its time was over", Counters(), True, False, limit="minutes")
+
+    monkeypatch.setattr(neural, "train", train)
+    monkeypatch.setattr(neural, "distill", lambda *arguments: minutes.append(arguments[-1]))
+    plan = ExperimentPlan(tiny_experiment(tmp_path), tmp_path, tmp_path, minutes=10)
+    neural.train_job(plan, STUDENT)
+    assert minutes == pytest.approx([3.825, 0.85, 3.825], abs=1e-3)  # 85% of 10 in all
 
 
 def test_students_and_their_teacher_run_one_after_the_other() -> None:

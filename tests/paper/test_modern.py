@@ -190,8 +190,8 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> ExperimentPlan:
     """A finished job whose system reads and writes plain text."""
     directory = tmp_path_factory.mktemp("plain")
     for split, times in (("train", 40), ("dev", 1), ("test", 1)):
-        for side, ending in enumerate(("ja", "en")):
-            lines = (pair[side] for pair in PAIRS * times)
+        for n, ending in enumerate(("ja", "en")):
+            lines = [pair[n] for pair in PAIRS * times]
             write_lines(directory / f"raw/{split}.{ending}", lines)
     kftt = find_experiment("kftt", "shipped")
     assert isinstance(kftt.text, OpenCorpusText)
@@ -199,8 +199,18 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> ExperimentPlan:
     tiny = replace(kftt, other_recipe="reproduce/embedded-tiny", text=text)
     where = directory / "work", directory / "results", directory / "raw"
     plan = ExperimentPlan(tiny, *where, device="cpu", jobs=[ExperimentJob("gru10", 1)])
+    plan.prepare()
+    for n, side in enumerate(SIDES):  # as mixed text has them
+        write_lines(plan.prepared / f"test-talk.{side}.txt", [PAIRS[0][n]])
     list(run_jobs(plan))
     return plan
+
+
+def test_other_test_sets_are_scored_by_their_names(plain: ExperimentPlan) -> None:
+    [result] = read_results(plain.result_directory)
+    [(name, scored)] = result.other_tests.items()
+    assert (name, scored.sentences) == ("talk", 1)
+    assert {"BLEU", "chrF"} <= {score.name for score in scored.scores}
 
 
 def test_plain_text_is_scored_cased(plain: ExperimentPlan) -> None:
