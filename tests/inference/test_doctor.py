@@ -1,12 +1,12 @@
 """`covnmt doctor`: what it finds in a good installation, and in bad ones."""
 
 import json
-from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from covnmt.base.provenance import installed_version
 from covnmt.inference import doctor
 from covnmt.inference.doctor import diagnose
 from tests.conftest import Run
@@ -43,14 +43,10 @@ def test_error_is_printed_with_its_remedy_and_exits_with_1(
 def test_missing_packages_are_named_with_the_command_that_installs_them(
     absent: str, check: str, state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = metadata.version
+    def version(package: str) -> str | None:
+        return None if package == absent else installed_version(package)
 
-    def version(name: str) -> str:
-        if name == absent:
-            raise metadata.PackageNotFoundError
-        return real(name)
-
-    monkeypatch.setattr(doctor, "version", version)
+    monkeypatch.setattr(doctor, "installed_version", version)
     finding = next(f for f in doctor.check_packages() if f.check == check)
     assert finding.state == state
     assert "pip install" in finding.result + finding.remedy

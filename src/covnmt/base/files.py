@@ -415,9 +415,9 @@ def write_json(path: Path, value: Any) -> None:
         stream.write("\n")
 
 
-def read_json(path: Path, remedy: str = "") -> Any:
+def read_json(path: Path) -> Any:
     """Read JSON; an error names the file."""
-    return parse_json(read_bytes(path, remedy), path)
+    return parse_json(read_bytes(path), path)
 
 
 def parse_json(content: bytes, path: Path) -> Any:

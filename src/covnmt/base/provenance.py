@@ -7,13 +7,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import torch
-
 PACKAGES = ("covnmt", "torch", "triton", "onnxruntime", "numpy", "sacrebleu", "sacremoses")
 
 
 def collect_provenance() -> dict[str, Any]:
     """Collect what is written into result files."""
+    import torch
+
     return {
         "commit": code_commit(),
         "machine": {
@@ -24,7 +24,7 @@ def collect_provenance() -> dict[str, Any]:
         "versions": {
             "python": platform.python_version(),
             "cuda": torch.version.cuda,
-            **{name: _version(name) for name in PACKAGES},
+            **{name: installed_version(name) for name in PACKAGES},
         },
     }
 
@@ -55,8 +55,9 @@ def cpu_name() -> str:
     return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), "")
 
 
-def _version(name: str) -> str | None:
+def installed_version(package: str) -> str | None:
+    """Return the version of a package, None if it is not installed."""
     try:
-        return version(name)
+        return version(package)
     except PackageNotFoundError:
         return None

@@ -82,7 +82,7 @@ class WordSplitter:
                 start += len(piece)
 
 
-def train_splitter(lines: Iterable[str], vocabulary_size: int = MAX_WORDS) -> bytes:
+def train_splitter(lines: Iterable[str]) -> bytes:
     """Train the sentencepiece model that finds words where no spaces separate them."""
     import sentencepiece
 
@@ -96,7 +96,7 @@ def train_splitter(lines: Iterable[str], vocabulary_size: int = MAX_WORDS) -> by
         ),
         model_writer=stream,
         model_type="unigram",
-        vocab_size=vocabulary_size,
+        vocab_size=MAX_WORDS,
         max_sentencepiece_length=MAX_PIECE,
         hard_vocab_limit=False,
         character_coverage=0.9995,

@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import PackageNotFoundError, requires
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +19,7 @@ from covnmt import __version__
 from covnmt.base.cpus import available_cpus
 from covnmt.base.errors import UserError, install_command
 from covnmt.base.processes import have_semaphores
+from covnmt.base.provenance import installed_version
 from covnmt.model.directory import bundled_models
 
 EXTRAS = ("train", "gpu", "serve", "cluster", "smt", "tensorboard")
@@ -96,7 +97,7 @@ def check_packages() -> Iterator[Diagnosis]:
             or (extra and not marker.evaluate({"extra": ""}) and marker.evaluate({"extra": extra}))
             if bool(marker) == bool(extra)
         ]
-        versions = {requirement: _version(requirement.name) for requirement in of_extra}
+        versions = {requirement: installed_version(requirement.name) for requirement in of_extra}
         wrong = [
             f"{requirement.name} {versions[requirement] or 'missing'}, not {requirement.specifier}"
             for requirement in of_extra
@@ -231,10 +232,3 @@ def check_models() -> Iterator[Diagnosis]:
             yield Diagnosis(f"model {name}", result)
         else:
             yield Diagnosis(f"model {name}", result, "error", "install covnmt again")
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
