@@ -1,18 +1,20 @@
 """The command that checks the installation: doctor."""
 
 import json
-from typing import Annotated
 
 import typer
 
-from covnmt.cli.options import print_table
+from covnmt.cli.options import (
+    JsonOption,
+    print_table,
+)
 
 app = typer.Typer()
 
 
 @app.command()
 def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Check the installation; print what is wrong and what to do.
 

@@ -20,8 +20,11 @@ from covnmt.cli.options import (
     OutputDirectoryOption,
     OutputOption,
     SingleModelOption,
+    SourceArgument,
+    TargetArgument,
     ThreadsOption,
-    check_finite,
+    ThresholdOption,
+    TokenizeOption,
     check_utf8,
     output_file_option,
     require_one_model,
@@ -64,7 +67,6 @@ UniqueReferenceOption = Annotated[
         "words exactly. Valid only if it is the only correct translation, as for the synthetic pair"
     ),
 ]
-TokenizeOption = Annotated[str, typer.Option(help="sacreBLEU tokenizer")]
 TerOption = Annotated[bool, typer.Option(help="compute TER, which is slow on long texts")]
 SymmetrizeOption = Annotated[
     Literal["grow-diag-final", "union", "intersection"],
@@ -82,7 +84,9 @@ JudgeOption = Annotated[
         help="model that reports omissions and additions, as `covnmt check` does; needs --source"
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="print one JSON object instead of tables")]
+JsonTablesOption = Annotated[
+    bool, typer.Option("--json", help="print one JSON object instead of tables")
+]
 ScoresOption = Annotated[
     Path | None,
     output_file_option("also write all scores to this JSON file", "--output", "-o"),
@@ -150,9 +154,7 @@ def evaluate(
     unique_reference: UniqueReferenceOption = False,
     tokenize: TokenizeOption = "13a",
     link_method: LinkMethodOption = "argmax",
-    threshold: Annotated[
-        float, typer.Option(help="for --link-method threshold", callback=check_finite)
-    ] = 0.5,
+    threshold: ThresholdOption = 0.5,
     symmetrize: SymmetrizeOption = "grow-diag-final",
     renormalize: Annotated[
         bool,
@@ -163,7 +165,7 @@ def evaluate(
     ] = False,
     ter: TerOption = True,
     judge: JudgeOption = None,
-    as_json: JsonOption = False,
+    as_json: JsonTablesOption = False,
     output: ScoresOption = None,
 ) -> None:
     """Score one system: BLEU, chrF, TER, and more if more files are given.
@@ -234,8 +236,8 @@ def _find_judge(name: str | None, source: Path | None) -> "ModelLoader | None":
 
 @app.command()
 def score(
-    source: Annotated[Path, typer.Argument(help="source text")],
-    target: Annotated[Path, typer.Argument(help="its translation, line by line")],
+    source: SourceArgument,
+    target: TargetArgument,
     model: SingleModelOption = [],  # noqa: B006
     output: OutputOption = None,
     per_token: Annotated[bool, typer.Option(help="divide by the number of target tokens")] = False,
@@ -280,7 +282,7 @@ def compare(
     tokenize: TokenizeOption = "13a",
     ter: TerOption = True,
     judge: JudgeOption = None,
-    as_json: JsonOption = False,
+    as_json: JsonTablesOption = False,
     output: ScoresOption = None,
 ) -> None:
     """Compare systems on one test set, with sign tests and bootstrap confidence intervals."""
@@ -440,7 +442,7 @@ def rate_make(
 def rate_score(
     key: Annotated[Path, typer.Argument(help="key.json of `rate make`")],
     sheets: Annotated[list[Path], typer.Argument(help="filled sheets, one per rater")],
-    as_json: JsonOption = False,
+    as_json: JsonTablesOption = False,
     output: ScoresOption = None,
 ) -> None:
     """Score filled sheets: the paper's Table 2, and agreement between raters."""

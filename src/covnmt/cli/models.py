@@ -8,6 +8,7 @@ import typer
 
 from covnmt.base.console import log
 from covnmt.cli.options import (
+    JsonOption,
     SingleModelOption,
     print_table,
     require_model_argument,
@@ -66,7 +67,7 @@ def info(
         typer.Argument(help="recipe or model; or give --model", metavar="RECIPE_OR_MODEL"),
     ] = None,
     model: SingleModelOption = [],  # noqa: B006
-    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
+    as_json: JsonOption = False,
     vocabulary_size: Annotated[
         int,
         typer.Option(
@@ -112,7 +113,7 @@ def recipe_show(
     overrides: Annotated[
         list[str] | None, typer.Argument(help="settings to change: train.seed=2 ...")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Print all settings of a recipe, as TOML that can be trained from."""
     from covnmt.base.recipe import find_recipe, format_recipe, load_recipe

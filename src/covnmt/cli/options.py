@@ -302,13 +302,21 @@ def print_table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
     stdout_console.print(table)
 
 
+SourceArgument = Annotated[Path, typer.Argument(help="source text")]
+TargetArgument = Annotated[Path, typer.Argument(help="its translation, line by line")]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, or a GPU: cuda:1")]
+JsonOption = Annotated[bool, typer.Option("--json", help="print one JSON object")]
+JsonLinesOption = Annotated[bool, typer.Option("--json", help="print one JSON object per line")]
+TokenizeOption = Annotated[str, typer.Option(help="sacreBLEU tokenizer")]
 LinkMethodOption = Annotated[
     Literal["argmax", "argmax_with_end", "threshold"],
     typer.Option(
         help="how attention becomes links; argmax_with_end: no link where the end symbol gets more "
         "attention than any word"
     ),
+]
+ThresholdOption = Annotated[
+    float, typer.Option(help="for --link-method threshold", callback=check_finite)
 ]
 OutputOption = Annotated[
     Path | None,

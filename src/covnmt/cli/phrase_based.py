@@ -10,6 +10,7 @@ from covnmt.base.console import log
 from covnmt.base.errors import UserError
 from covnmt.cli.options import (
     FromSettings,
+    JsonLinesOption,
     OutputArgument,
     OutputDirectoryOption,
     OutputOption,
@@ -115,7 +116,7 @@ def translate(
     ] = None,
     model_option: PhraseModelOption = None,
     output: OutputOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object per line")] = False,
+    as_json: JsonLinesOption = False,
     links: Annotated[
         Path | None,
         output_file_option("also write links of source and output, in Pharaoh format"),

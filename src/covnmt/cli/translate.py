@@ -15,11 +15,17 @@ from covnmt.base.files import check_distinct_paths, is_file_path, output_is_file
 from covnmt.cli.options import (
     DeviceOption,
     FromSettings,
+    JsonLinesOption,
+    JsonOption,
     LinkMethodOption,
     ModelOption,
     OutputOption,
     SingleModelOption,
+    SourceArgument,
+    TargetArgument,
     ThreadsOption,
+    ThresholdOption,
+    TokenizeOption,
     check_all_finite,
     check_finite,
     expand_settings,
@@ -155,8 +161,8 @@ def translate(
 
 @app.command()
 def align(
-    source: Annotated[Path, typer.Argument(help="source text")],
-    target: Annotated[Path, typer.Argument(help="its translation, line by line")],
+    source: SourceArgument,
+    target: TargetArgument,
     model: SingleModelOption = [],  # noqa: B006
     output: OutputOption = None,
     matrices: Annotated[
@@ -164,9 +170,7 @@ def align(
         output_file_option("also write attention matrices (.npz)"),
     ] = None,
     link_method: LinkMethodOption = "argmax",
-    threshold: Annotated[
-        float, typer.Option(help="for --link-method threshold", callback=check_finite)
-    ] = 0.5,
+    threshold: ThresholdOption = 0.5,
     tokenized: Annotated[
         bool, typer.Option(help="the input is tokenized: align its space-separated words")
     ] = False,
@@ -212,7 +216,7 @@ def check(
         ),
     ] = None,
     output: OutputOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object per line")] = False,
+    as_json: JsonLinesOption = False,
     words: Annotated[
         bool,
         typer.Option(help="report single words too: slower, with more false alarms"),
@@ -335,7 +339,7 @@ def tune(
     source: Annotated[
         Path, typer.Argument(help="source of a dev set, which is neither training nor test text")
     ],
-    reference: Annotated[Path, typer.Argument(help="its translation, line by line")],
+    reference: TargetArgument,
     model: ModelOption = [],  # noqa: B006
     length_penalty: Annotated[
         list[float] | None,
@@ -354,11 +358,11 @@ def tune(
         ),
     ] = None,
     beam: Annotated[int | None, typer.Option(help="beam size", show_default="the model's")] = None,
-    tokenize: Annotated[str, typer.Option(help="sacreBLEU tokenizer")] = "13a",
+    tokenize: TokenizeOption = "13a",
     write: Annotated[
         bool, typer.Option("--write", help="store the best settings as the model's defaults")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
+    as_json: JsonOption = False,
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
 ) -> None:
