@@ -37,7 +37,7 @@ TEACHER_SHARE, TRANSLATING_SHARE = 0.45, 0.1
 STUDENT_SHARE = 1 - TEACHER_SHARE - TRANSLATING_SHARE
 TRANSLATIONS = "translations"  # folder in the model directory of the teacher
 RECORD = "distillation.json"  # in the data directory of the student
-CHUNK_PAIRS = 16_384
+CHUNK_PAIRS = 65_536
 DECODING = {"beam": 5, "batch_size": 256, "length_penalty": 0.6}
 
 
