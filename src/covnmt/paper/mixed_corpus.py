@@ -227,8 +227,8 @@ class Mix:
         kept = list(self._above_score(source, by_rules))
         read = sum(1 for files in self.training_files(source) for _ in read_lines(files[0]))
         log(
-            f"{source.name}: {read:,} pairs, {len(by_rules):,} after the rules, {len(kept):,} after "
-            f"the lexicon; times {source.times}"
+            f"{source.name}: {read:,} pairs, {len(by_rules):,} after the rules, {len(kept):,} "
+            f"after the lexicon; times {source.times}"
         )
         for _ in range(source.times):
             yield from kept
