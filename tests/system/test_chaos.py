@@ -24,7 +24,7 @@ from covnmt.model.checkpoint import load_tensors
 from tests.conftest import LANGUAGE
 
 ROUNDS, MIN_ROUNDS = 20, 5
-MAX_SECONDS = 45  # after which a busy machine begins no more rounds
+MAX_SECONDS = 40  # after which a busy machine begins no more rounds
 SIZES = "model.embedding=8 model.hidden=8 model.rank=8 data.batch_tokens=150"
 STEPS = "train.updates=6 train.checkpoint_every=2 train.report_every=2 train.validate_every=4"
 PIPELINE = {
