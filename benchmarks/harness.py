@@ -33,12 +33,21 @@ def argument_parser(doc: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def save(name: str, content: dict[str, Any], arguments: argparse.Namespace) -> None:
+def result_path(name: str, arguments: argparse.Namespace) -> Path:
+    """Return where a result file goes."""
+    directory: Path = RECORDED if arguments.record else arguments.out
+    return directory / f"{name}.json"
+
+
+def save(
+    name: str, content: dict[str, Any], arguments: argparse.Namespace, quiet: bool = False
+) -> None:
     """Write a result file with machine, commit, versions and command."""
-    path = (RECORDED if arguments.record else arguments.out) / f"{name}.json"
+    path = result_path(name, arguments)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"machine": machine(), **content}, indent=2) + "\n", "utf-8")
-    print(f"wrote {path}")
+    if not quiet:
+        print(f"wrote {path}")
 
 
 def recorded(name: str) -> dict[str, Any]:

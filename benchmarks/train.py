@@ -40,6 +40,7 @@ VOCABULARY = 30_001
 SIZES = {
     "paper": peers.Size(VOCABULARY, 620, 1000),
     "small": peers.Size(10_001, 256, 512),
+    "tiny": peers.Size(53, 12, 16),  # only shows that a benchmark works
 }
 COMPARED = ("baseline", "fertility", "gru10")
 WARM_UP = 4  # updates: compile, capture, replay
@@ -54,6 +55,8 @@ class Setup(NamedTuple):
     cell: CellKind = "exact"
     updates: int = 20
     repeats: int = 5
+    source: int = 25  # tokens
+    target: int = 28
 
     def model_config(self, coverage: CoverageConfig) -> ModelConfig:
         """Return the settings of a model of this size."""
