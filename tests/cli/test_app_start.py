@@ -58,9 +58,11 @@ main()
 
 
 def test_translating_a_line_imports_only_what_it_needs() -> None:
-    code = f"import atexit, sys\natexit.register(lambda: print(*sys.modules))\n{TRANSLATE}"
+    at_exit = "atexit.register(lambda: print(*sys.modules, gc.isenabled()))"
+    code = f"import atexit, gc, sys\n{at_exit}\n{TRANSLATE}"
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, input="北".encode(), capture_output=True, check=True)
     imported = set(done.stdout.decode().split())
     assert "onnxruntime" in imported
+    assert "True" in imported  # garbage is collected again
     assert imported & SLOW_TO_IMPORT == set()
