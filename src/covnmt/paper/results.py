@@ -7,12 +7,13 @@ that older files lack are optional, and keys that this version does not know are
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypedDict, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict, TypeVar
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, PlainSerializer, ValidationError
 
 from covnmt.base.arrays import FloatArray, IntArray
 from covnmt.base.errors import UserError
@@ -178,13 +179,21 @@ class Distillation(Record):
     seconds: float  # of translating
 
 
+def _without_missing(effect: CoverageEffect) -> dict[str, Any]:
+    """Return what was measured: older results lack some of it."""
+    return {name: value for name, value in asdict(effect).items() if value is not None}
+
+
+StoredCoverageEffect = Annotated[CoverageEffect, PlainSerializer(_without_missing)]
+
+
 class AveragedWeights(Record):
     """What was measured with the mean of the weights after several updates."""
 
     updates: list[int]
     scores: SystemScores
     test: SentenceMeasurements
-    coverage_effect: CoverageEffect | None = None
+    coverage_effect: StoredCoverageEffect | None = None
 
 
 class Provenance(Record):
@@ -225,7 +234,7 @@ class Result(Record):
     gold: Gold
     test: SentenceMeasurements
     examples: list[ExampleSentence]
-    coverage_effect: CoverageEffect | None = None
+    coverage_effect: StoredCoverageEffect | None = None
     checkpoints: list[CheckpointScores] = []  # of every validation
     averaged: AveragedWeights | None = None
     other_tests: dict[str, OtherTestSet] = {}  # by the name of the source
