@@ -63,6 +63,7 @@ def test_what_breaks_the_gpu_is_left_out_by_a_new_process(
 ) -> None:
     """An ordinary error loses only its own row."""
     import update
+    from update_steps import BrokenDeviceError
 
     def give(result: dict[str, Any] | Exception) -> dict[str, Any]:
         if isinstance(result, Exception):
@@ -70,7 +71,7 @@ def test_what_breaks_the_gpu_is_left_out_by_a_new_process(
         return result
 
     results: list[dict[str, Any] | Exception]
-    results = [ValueError("ordinary"), {"rows": []}, update.BrokenDeviceError("one launch"), {}]
+    results = [ValueError("ordinary"), {"rows": []}, BrokenDeviceError("one launch"), {}]
     units = [
         update.Unit({"part": "kernels", "comparison": str(number)}, partial(give, result))
         for number, result in enumerate(results)
@@ -106,10 +107,10 @@ def gpu_event(name: str, start: float, duration: float, grid: int = 1) -> dict[s
 
 def test_kernels_are_grouped_by_the_marks_before_them(tmp_path: Path) -> None:
     """Two updates, whose events are not in order; an event of the host does not count."""
-    import update
+    import update_profile
 
     def marker(phase: str, start: float) -> dict[str, Any]:
-        return gpu_event("phase_marker", start, 1, update.PHASES.index(phase) + 1)
+        return gpu_event("phase_marker", start, 1, update_profile.PHASES.index(phase) + 1)
 
     events = [{"cat": "cuda_runtime", "name": "cudaGraphLaunch", "ts": 0, "dur": 500}]
     for begin in (1000, 2000):
@@ -129,8 +130,8 @@ def test_kernels_are_grouped_by_the_marks_before_them(tmp_path: Path) -> None:
         ]
     path = tmp_path / "trace.json"
     path.write_text(json.dumps({"traceEvents": events[::-1]}))
-    groups, kernels = update.group_events(update.read_trace(path))
-    assert set(groups) == set(update.GROUPS)
+    groups, kernels = update_profile.group_events(update_profile.read_trace(path))
+    assert set(groups) == set(update_profile.GROUPS)
     found = {name: 1000 * one["milliseconds"] for name, one in groups.items() if one["launches"]}
     assert found == pytest.approx({
         "loops": 25,
