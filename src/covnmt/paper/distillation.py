@@ -79,7 +79,7 @@ def distill(
         write_corpus(corpus, kept, output, references)
 
 
-def read_record(output: Path) -> Distillation:
+def read_distillation(output: Path) -> Distillation:
     """Read how the corpus of a student was made."""
     return Distillation.model_validate(read_json(output / RECORD))
 

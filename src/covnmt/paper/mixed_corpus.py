@@ -37,7 +37,7 @@ from covnmt.text.tokenize import (
     subword_settings,
 )
 
-TextPair = tuple[str, str]
+LinePair = tuple[str, str]
 
 WITHOUT_FULL_STOP = 10  # of so many pairs that end in full stops, one is read without them
 FULL_STOPS = (".", "。")
@@ -185,18 +185,18 @@ class Mix:
         first, second = (folder / f"{name}.{language}" for language in self.languages)
         return first, second
 
-    def _clean_pairs(self, files: PathPair) -> Iterator[TextPair]:
+    def _clean_pairs(self, files: PathPair) -> Iterator[LinePair]:
         for line, english in read_parallel_lines(*files):
             yield clean_line(line, self.settings[0]), clean_line(english, self.settings[1])
 
-    def _pairs(self, source: TextSource) -> Iterator[TextPair]:
+    def _pairs(self, source: TextSource) -> Iterator[LinePair]:
         for files in self.training_files(source):
             yield from self._clean_pairs(files)
 
-    def _every_50th(self, source: TextSource) -> Iterator[TextPair]:
+    def _every_50th(self, source: TextSource) -> Iterator[LinePair]:
         return islice(self._pairs(source), HELD_OUT_EVERY - 1, None, HELD_OUT_EVERY)
 
-    def _training_pairs(self, source: TextSource) -> Iterator[TextPair]:
+    def _training_pairs(self, source: TextSource) -> Iterator[LinePair]:
         """Yield the pairs that pass the rules; of an unfiltered source all but held-out lines."""
         pairs, held_out = self._pairs(source), self.held_out_lines
         if source.filtered:
@@ -204,24 +204,24 @@ class Mix:
         return (p for p in pairs if all(p) and not (p[0] in held_out or p[1] in held_out))
 
     def _train_lexicon(self) -> Lexicon:
-        sample = list[TextPair]()
+        sample = list[LinePair]()
         for source in self.text.sources:
             pairs = list(self._training_pairs(source))
             limit = LEXICON_OTHER if source.filtered else LEXICON_MAIN
             sample += random.Random(1).sample(pairs, min(limit, len(pairs)))
         return train_lexicon(sample, (self.text.foreign in CHINESE_AND_JAPANESE, False))
 
-    def _above_score(self, source: TextSource, pairs: Iterable[TextPair]) -> Iterator[TextPair]:
+    def _above_score(self, source: TextSource, pairs: Iterable[LinePair]) -> Iterator[LinePair]:
         """Yield the pairs whose lines the lexicon takes for translations of each other."""
         lowest = source.min_lexicon_score
         for pair in pairs:
             if self.lexicon is None or not lowest or lexicon_score(self.lexicon, *pair) >= lowest:
                 yield pair
 
-    def _held_out(self, source: TextSource) -> list[TextPair]:
+    def _held_out(self, source: TextSource) -> list[LinePair]:
         return list(self._above_score(source, self.held_out_pairs[source]))
 
-    def _mixed(self, source: TextSource) -> Iterator[TextPair]:
+    def _mixed(self, source: TextSource) -> Iterator[LinePair]:
         """Yield the pairs of a source as often as it is in the mix."""
         by_rules = list(self._training_pairs(source))
         kept = list(self._above_score(source, by_rules))
@@ -241,7 +241,7 @@ def write_pairs(files: PathPair, pairs: Iterable[tuple[str, ...]]) -> None:
         write_lines(file, (pair[n] for pair in listed))
 
 
-def drop_some_full_stops(pairs: Iterable[TextPair]) -> Iterator[TextPair]:
+def drop_some_full_stops(pairs: Iterable[LinePair]) -> Iterator[LinePair]:
     """Take the full stops from every tenth pair that ends in them: people leave them out.
 
     In open corpora (`experiments`) such pairs are added instead.

@@ -34,7 +34,7 @@ from covnmt.paper.distillation import (
     TEACHER_SHARE,
     TRANSLATING_SHARE,
     distill,
-    read_record,
+    read_distillation,
 )
 from covnmt.paper.experiments import should_tune_length_penalty
 from covnmt.paper.measure import NeuralSystem, measure_other_tests, measure_system
@@ -79,7 +79,7 @@ def run_neural_job(
     description = describe_run(run, measured_config, ended.reason, speed=not plan.shared)
     tuning: ResultFields = {"tuning": penalties} if penalties else {}
     if teacher_system(training_job.system):
-        tuning["distillation"] = read_record(plan.training_data(training_job))
+        tuning["distillation"] = read_distillation(plan.training_data(training_job))
     return ended, {**description, **tuning, "measuring_seconds": seconds, **measured}
 
 
