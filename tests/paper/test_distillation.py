@@ -15,7 +15,7 @@ from covnmt.data.corpus import Corpus
 from covnmt.decoding.backtrace import Hypothesis
 from covnmt.decoding.engines import SearchResult
 from covnmt.inference.model import Model
-from covnmt.paper import distillation, neural, systems
+from covnmt.paper import distillation, neural, systems, tables
 from covnmt.paper.distillation import (
     STUDENT_SHARE,
     TRANSLATIONS,
@@ -95,6 +95,9 @@ def test_results_name_the_teacher_and_what_it_did(plan: ExperimentPlan) -> None:
         assert result.recipe["model"]["hidden"] != 12
     assert plan.model_directory(TEACHER).joinpath("trained.json").exists()
     assert not plan.result_file(TEACHER).exists()
+    rows = tables.distillation_table(results).splitlines()[2:]
+    assert [row.split(" | ")[-1] for row in rows] == ["yes |", "no |"]
+    assert all(f"`{TEACHER.name}`" in row for row in rows)
 
 
 def test_student_corpus_has_original_and_translated_pairs(tmp_path: Path) -> None:

@@ -210,7 +210,12 @@ def test_other_test_sets_are_scored_by_their_names(plain: ExperimentPlan) -> Non
     [result] = read_results(plain.result_directory)
     [(name, scored)] = result.other_tests.items()
     assert (name, scored.sentences) == ("talk", 1)
-    assert {"BLEU", "chrF"} <= {score.name for score in scored.scores}
+    values = {score.name: score.value for score in scored.scores}
+    page = write_page(plain.experiment, plain.result_directory).read_text("utf-8")
+    assert "| system | seed | talk, 1 pairs |" in page
+    assert f"| `gru10` | 1 | {values['BLEU']:.2f} / {values['chrF']:.2f} |" in page
+    older = [result.model_copy(update={"other_tests": {}})]
+    assert tables.other_tests_table(older) == ""
 
 
 def test_plain_text_is_scored_cased(plain: ExperimentPlan) -> None:

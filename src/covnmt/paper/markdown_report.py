@@ -103,6 +103,8 @@ def write_page(experiment: Experiment, directory: Path) -> Path:
         *((measuring_section(), checkpoints_section(runs)) if experiment.checkpoints else ()),
         translation_section(experiment, summary, results),
         length_penalty_section(results),
+        other_tests_section(results),
+        distillation_section(results),
         alignment_section(experiment, summary, results),
         adequacy_section(experiment, summary, results),
     ]
@@ -226,6 +228,22 @@ def length_penalty_section(results: Sequence[Result]) -> str:
         "ratio is output over reference, on the dev set."
     )
     return page_section("Length normalization, chosen on the dev set", table, note) if table else ""
+
+
+def other_tests_section(results: Sequence[Result]) -> str:
+    """Write the section on held-out text of other kinds, where a corpus is a mix of several."""
+    table = tables.other_tests_table(results)
+    note = (
+        "sacreBLEU / chrF, case-sensitive, of held-out pairs of each source of the training text."
+    )
+    return page_section("Other test sets", table, note) if table else ""
+
+
+def distillation_section(results: Sequence[Result]) -> str:
+    """Write the section on how the training text of students was made."""
+    table = tables.distillation_table(results)
+    note = "Students are trained on translations of the training source by a larger model."
+    return page_section("Distillation", table, note) if table else ""
 
 
 def alignment_section(experiment: Experiment, summary: Summary, results: Sequence[Result]) -> str:

@@ -201,6 +201,40 @@ def coverage_effect_table(results: Sequence[Result]) -> str:
     return markdown_table(head, rows) if rows else ""
 
 
+def other_tests_table(results: Sequence[Result]) -> str:
+    """Tabulate sacreBLEU and chrF of every run on text of other kinds; empty if there is none."""
+    tests = {name: test.sentences for r in results for name, test in r.other_tests.items()}
+    rows = []
+    for result in results:
+        measured = [result.other_tests.get(name) for name in tests]
+        if any(measured):
+            values = [{s.name: s.value for s in test.scores} if test else {} for test in measured]
+            cells = (f"{v['BLEU']:.2f} / {v['chrF']:.2f}" if v else NOTHING for v in values)
+            rows.append([f"`{result.system}`", str(result.seed), *cells])
+    head = ("system", "seed", *(f"{name}, {n:,} pairs" for name, n in tests.items()))
+    return markdown_table(head, rows) if rows else ""
+
+
+def distillation_table(results: Sequence[Result]) -> str:
+    """Tabulate the teachers of students; empty if there are none."""
+    rows = [
+        [
+            *(f"`{result.system}`", str(result.seed), f"`{about.teacher}`"),
+            format_number(about.teacher_bleu, ".2f"),
+            f"{about.teacher_update:,}",
+            f"{about.kept:,}",
+            "yes" if about.references else "no",
+        ]
+        for result in results
+        if (about := result.distillation)
+    ]
+    head = (
+        *("student", "seed", "teacher", "dev BLEU of the teacher", "its updates"),
+        *("translations", "also reads the original pairs"),
+    )
+    return markdown_table(head, rows) if rows else ""
+
+
 def variants_table(summary: Summary) -> str:
     """Tabulate our variants after the systems they are compared with; empty if none was run."""
     run = [VARIANTS[system.system] for system in summary.systems if system.system in VARIANTS]
