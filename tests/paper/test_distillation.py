@@ -126,6 +126,7 @@ class CountingEngine:
         self.sentences = 0
 
     def search(self, source, decode, on_step):  # type: ignore[no-untyped-def]
+        assert not decode.retry
         self.sentences += len(source.ids)
         nothing = np.zeros((0, 1), np.float32)
         return SearchResult(

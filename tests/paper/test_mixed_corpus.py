@@ -66,8 +66,10 @@ def test_sources_of_bundled_models_have_no_gpl_text() -> None:
 
 
 def test_every_tenth_full_stop_is_dropped() -> None:
-    found = list(drop_some_full_stops([("Ja.", "Yes.")] * 10))
-    assert found == [("Ja.", "Yes.")] * 9 + [("Ja", "Yes")]
+    pairs = [("Ja.", "Yes.")] * 10
+    assert list(drop_some_full_stops(pairs, frozenset())) == [*pairs[:9], ("Ja", "Yes")]
+    for held_out in ("Ja", "Yes"):  # without its full stop the line would be one of a test set
+        assert list(drop_some_full_stops(pairs, frozenset([held_out]))) == pairs
 
 
 def test_both_directions_have_the_same_pairs_and_vocabulary(raw: Path, tmp_path: Path) -> None:
@@ -144,6 +146,19 @@ def test_held_out_pairs_of_a_mix_are_for_dev_and_test(
     assert corpus.split("dev").text("target")[1:] == [english for _, english in talk[9::20]]
     assert corpus.split("test").text("source") == list(read_lines(raw / "laws-zh-en/test.zh"))
     assert corpus.codec("source").settings.numerals
+
+
+def test_held_out_pairs_are_there_before_the_directory_counts_as_complete(
+    chinese: tuple[MixedCorpusText, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(_: object, output: Path) -> None:
+        assert len(list(output.glob("test-talk.*.txt"))) == 2
+        raise KeyboardInterrupt
+
+    text, raw, _ = chinese
+    monkeypatch.setattr(mixed_corpus, "prepare_corpus", stop)
+    with pytest.raises(KeyboardInterrupt):
+        text.prepare(raw, tmp_path / "data")
 
 
 def test_a_complete_mix_is_not_made_again(chinese: tuple[MixedCorpusText, Path, Path]) -> None:

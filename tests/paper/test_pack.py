@@ -2,6 +2,7 @@
 
 import io
 import resource
+import shutil
 import tarfile
 from pathlib import Path
 
@@ -27,6 +28,24 @@ def test_unpacked_data_equal_the_packed_ones(prepared: Path, tmp_path: Path) -> 
     assert [path.name for path in there.parent.iterdir()] == ["data"]
     KFTT.prepare(None, there)
     unpack_prepared_data(tmp_path / "nothing", "kftt", there)  # is not asked for
+
+
+def test_data_that_another_process_unpacked_meanwhile_are_kept(
+    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack_prepared_data(prepared, "kftt", tmp_path / "pack.tar.xz")
+    there = tmp_path / "there/data"
+
+    class Other(pack.SizeLimit):
+        def __init__(self, file: Path) -> None:
+            super().__init__(file)
+            shutil.copytree(prepared, there)
+            (there / "in use").touch()
+
+    monkeypatch.setattr(pack, "SizeLimit", Other)
+    unpack_prepared_data(tmp_path / "pack.tar.xz", "kftt", there)
+    assert (there / "in use").exists()
+    assert [path.name for path in there.parent.iterdir()] == ["data"]
 
 
 def test_files_that_are_no_pack_are_refused(prepared: Path, tmp_path: Path) -> None:

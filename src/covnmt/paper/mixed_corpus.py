@@ -98,8 +98,8 @@ class MixedCorpusText:
             open_vocabulary=True,
             joint=self.joint,
         )
+        mix.write_test_sets(into_english)  # before corpus.json, which says that nothing is missing
         prepare_corpus(settings, into_english)
-        mix.write_test_sets(into_english)
         if not forward:
             reverse_corpus(into_english, prepared)
 
@@ -162,7 +162,8 @@ class Mix:
     def write(self, folder: Path) -> tuple[PathPair, PathPair]:
         """Write the training and dev files, and return their paths."""
         train, dev = (self._paths(folder, name) for name in ("train", "dev"))
-        pairs = drop_some_full_stops(pair for s in self.text.sources for pair in self._mixed(s))
+        mixed = (pair for source in self.text.sources for pair in self._mixed(source))
+        pairs = drop_some_full_stops(mixed, self.held_out_lines)
         with atomic_write_text(train[0]) as source_file, atomic_write_text(train[1]) as target_file:
             for line, english in track(pairs, None, "filtering", "pairs"):
                 source_file.write(f"{line}\n")
@@ -241,17 +242,19 @@ def write_pairs(files: PathPair, pairs: Iterable[tuple[str, ...]]) -> None:
         write_lines(file, (pair[n] for pair in listed))
 
 
-def drop_some_full_stops(pairs: Iterable[LinePair]) -> Iterator[LinePair]:
+def drop_some_full_stops(pairs: Iterable[LinePair], held_out: frozenset[str]) -> Iterator[LinePair]:
     """Take the full stops from every tenth pair that ends in them: people leave them out.
 
-    In open corpora (`experiments`) such pairs are added instead.
+    Not from a line that would then be a held-out one. In open corpora (`experiments`) such pairs
+    are added instead.
     """
     number = 0
     for line, english in pairs:
         if line.endswith(FULL_STOPS) and english.endswith(FULL_STOPS):
             number += 1
-            if number % WITHOUT_FULL_STOP == 0:
-                line, english = without_full_stops(line), without_full_stops(english)
+            bare = without_full_stops(line), without_full_stops(english)
+            if number % WITHOUT_FULL_STOP == 0 and held_out.isdisjoint(bare):
+                line, english = bare
         yield line, english
 
 

@@ -70,7 +70,8 @@ def unpack_prepared_data(file: Path, name: str, prepared: Path) -> None:
         names = sorted(path.name for path in temporary.iterdir())
         if names != [name] or not (temporary / name / "corpus.json").exists():
             raise UserError(f"{file}: holds {', '.join(names) or 'nothing'}, not a pack of {name}")
-        shutil.rmtree(prepared, ignore_errors=True)
-        (temporary / name).rename(prepared)
+        if not (prepared / "corpus.json").exists():  # else another process was faster
+            shutil.rmtree(prepared, ignore_errors=True)
+            (temporary / name).rename(prepared)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
