@@ -99,6 +99,13 @@ def test_a_missing_source_is_named(tmp_path: Path) -> None:
         experiment.prepare(None, tmp_path / "prepared")
 
 
+def test_a_missing_test_set_is_named_before_work(raw: Path, tmp_path: Path) -> None:
+    (raw / "europarl-de-en" / f"{GERMAN_TEXT.test}.en").unlink()
+    with pytest.raises(UserError, match=rf"{GERMAN_TEXT.test}\.en: no such file; docs/repr"):
+        find_experiment("de-en").prepare(raw, tmp_path / "prepared/data")
+    assert not (tmp_path / "prepared").exists()
+
+
 LAWS, TALK = TextSource("laws", filtered=False), TextSource("talk", times=3, min_lexicon_score=0.5)
 
 

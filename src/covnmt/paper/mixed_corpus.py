@@ -41,6 +41,7 @@ LinePair = tuple[str, str]
 
 WITHOUT_FULL_STOP = 10  # of so many pairs that end in full stops, one is read without them
 FULL_STOPS = (".", "。")
+HOW_TO_GET = "docs/reproduce.md says where the text comes from"  # for errors
 HELD_OUT_EVERY = 50
 MAX_DEV, MAX_TEST = 200, 500  # held-out pairs of each source
 LEXICON_MAIN, LEXICON_OTHER = 120_000, 60_000  # pairs of a source that the lexicon learns from
@@ -120,6 +121,9 @@ class Mix:
         ]
         for source in text.sources:  # before any work is done
             self.training_files(source)
+        for path in (*self.main_files(text.dev), *self.main_files(text.test)):
+            if not path.exists():
+                raise UserError(f"{path}: no such file; {HOW_TO_GET}")
         held_out = [
             line
             for name in text.held_out
@@ -155,7 +159,7 @@ class Mix:
         if not names:
             raise UserError(
                 f"{folder}: no training files (train*.{self.text.foreign} and train*.en); "
-                "docs/reproduce.md says where the text comes from"
+                f"{HOW_TO_GET}"
             )
         return [(folder / m[0], folder / f"{m[1]}.en{m[2] or ''}") for m in names]
 
