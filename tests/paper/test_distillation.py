@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from covnmt.base.config import Config
+from covnmt.base.errors import UserError
 from covnmt.base.files import write_lines
 from covnmt.base.recipe import find_recipe, load_recipe
 from covnmt.data.corpus import Corpus
@@ -19,6 +20,7 @@ from covnmt.paper import distillation, neural, systems, tables
 from covnmt.paper.distillation import (
     STUDENT_SHARE,
     TRANSLATIONS,
+    distill,
     read_translations,
     translate_chunks,
     write_chunk,
@@ -154,6 +156,19 @@ def test_translating_resumes_and_keeps_to_its_time(
     assert sorted(found) == list(range(20))
     late = split.order[8:].tolist()
     assert all(found[k].tolist() == [len(split.source[k]) + 1] for k in late)
+
+
+def test_teacher_whose_searches_never_end_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(distillation, "CHUNK_PAIRS", 20)
+    EmbeddedPairText(train=20, dev=2, test=2).prepare(tmp_path / "prepared")
+    write_chunk(tmp_path / "teacher" / TRANSLATIONS / "00000.npz", [()] * 20, seconds=1)
+    monkeypatch.setattr(Model, "load", lambda *_, **__: None)
+    monkeypatch.setattr(distillation, "translate_chunks", lambda *_: 1.0)
+    with pytest.raises(UserError, match="teacher: none of its 20 translations ended"):
+        distill(tmp_path / "prepared", tmp_path / "teacher", tmp_path / "out", references=False)
+    assert not (tmp_path / "out").exists()
 
 
 def test_teacher_translations_and_student_share_the_minutes(

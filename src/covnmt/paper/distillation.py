@@ -15,6 +15,7 @@ import numpy as np
 
 from covnmt.base.arrays import IntArray
 from covnmt.base.console import log, track
+from covnmt.base.errors import UserError
 from covnmt.base.files import atomic_write, file_digest, lock_directory, read_json, write_json
 from covnmt.data.corpus import (
     REPORT_FILE,
@@ -63,6 +64,11 @@ def distill(
     translated = list(read_translations(split, teacher / TRANSLATIONS))
     limit = corpus.report.settings.max_length
     kept = [(pair, ids) for pair, ids in translated if 0 < len(ids) <= limit]
+    if not (kept or references):
+        raise UserError(
+            f"{teacher}: none of its {len(translated):,} translations ended; it has to be "
+            "trained for longer: delete the directory, and give --minutes more"
+        )
     _, best = load_tensors(teacher / BEST_WEIGHTS)
     record = Distillation(
         teacher=teacher.name,
