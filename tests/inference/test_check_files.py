@@ -10,6 +10,7 @@ from covnmt.base.errors import UserError
 from covnmt.base.files import write_lines
 from covnmt.inference.check_files import CheckInput, Report, SavedReports
 from covnmt.inference.check_output import format_pairs
+from covnmt.inference.model import ModelLoader
 from covnmt.inference.omissions import (
     CheckedPair,
     Omission,
@@ -90,6 +91,19 @@ def test_files_with_different_numbers_of_lines_are_refused_with_both(tmp_path: P
     write_lines(tmp_path / "t", ["b"] * 1200)
     assert CheckInput(tmp_path / "s", tmp_path / "t").counts == (1200, 0)
     assert CheckInput(Path("-"), tmp_path / "t").counts is None
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.po", "a.xlf.gz"])
+def test_a_file_of_both_texts_beside_another_is_refused_unless_it_is_called_text(
+    name: str, tmp_path: Path, tiny_model: Path
+) -> None:
+    first, other = tmp_path / name, tmp_path / "a.en"
+    loader = ModelLoader.find([tiny_model], "cpu")
+    for files in ((first, other), (other, first)):
+        with pytest.raises(UserError) as caught:
+            CheckInput.find(*files, None, loader)
+        assert str(first) in str(caught.value)
+        assert CheckInput.find(*files, "text", loader).paths == list(files)
 
 
 def test_a_file_without_finished_translations_is_refused(tmp_path: Path) -> None:

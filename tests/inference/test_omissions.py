@@ -17,6 +17,8 @@ from covnmt.decoding.engines import (
 )
 from covnmt.inference import omissions, translate
 from covnmt.inference.model import Model, Overlong
+from covnmt.inference.omission_features import Pair
+from covnmt.inference.omissions import OmissionChecker
 from covnmt.inference.translate import Translation
 from covnmt.text.codec import Codec
 from covnmt.text.tokenize import TokenizerSettings, WhitespaceTokenizer
@@ -235,6 +237,23 @@ def test_checks_do_not_depend_on_batches_and_windows(
     monkeypatch.setattr(omissions, "WINDOW_PAIRS", 4)
     monkeypatch.setattr(omissions, "MAX_TARGET_POSITIONS", 5)
     assert [each.to_json() for each in checker.check(iter(pairs), words=True)] == alone
+
+
+def test_words_of_a_pair_that_is_far_too_long_are_not_looked_up(
+    checker: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looking them up takes time and memory that grow with the square of the length."""
+    read_pair, read = OmissionChecker.read_pair, list[tuple[str, str]]()
+
+    def note(self: OmissionChecker, pair: tuple[str, str]) -> Pair:
+        read.append(pair)
+        return read_pair(self, pair)
+
+    monkeypatch.setattr(OmissionChecker, "read_pair", note)
+    pairs = [("a " * 500, "A"), ("a b", "A"), ("a", "A " * 500)]
+    found = [each.to_json() for each in checker.check_stream(pairs, max_tokens=3)]
+    assert [row.get("skipped") for row in found] == ["500 tokens", None, "500 tokens"]
+    assert read == pairs[1:2]
 
 
 def test_a_pair_with_a_long_side_is_skipped_and_the_others_are_checked(

@@ -157,6 +157,9 @@ CASES = {
     ),
     # tune
     "penalties of several models to be kept": Case(f"{TUNE} --model model --write", ("--write",)),
+    "a calibration to be stored in a bundled model": Case(
+        "calibrate ja-en --dev s t", ("ja-en", "copy")
+    ),
     "penalties to be stored in a bundled model": Case(
         "tune s t --model ja-en --write", ("ja-en", "--write")
     ),

@@ -81,7 +81,7 @@ BaselineOption = Annotated[
 JudgeOption = Annotated[
     str | None,
     typer.Option(
-        help="model that reports omissions and additions, as `covnmt check` does; needs --source"
+        help="model that counts omissions, as `covnmt check` does, and additions; needs --source"
     ),
 ]
 JsonTablesOption = Annotated[

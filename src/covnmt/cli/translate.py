@@ -253,7 +253,7 @@ def check(
 ) -> None:
     """Find omissions: parts of a text that its translation probably leaves out.
 
-    The model must be calibrated, as the bundled ones are: see `covnmt calibrate`.
+    The probabilities need a calibrated model, as the bundled ones are: see `covnmt calibrate`.
     """
     from covnmt.evaluation.omission_page import write_omission_page
     from covnmt.inference.check_files import CheckInput, SavedReports, check_pairs
@@ -264,6 +264,11 @@ def check(
     check_distinct_paths([output, report, annotated], [source, target])
     loader = ModelLoader.find([require_one_model(model, "check")], device, threads)
     pairs = CheckInput.find(source, target, file_format, loader)
+    if loader.calibration is None:
+        name = loader.directories[0]
+        warn(
+            f"{name}: not calibrated, so the numbers are no probabilities: covnmt calibrate {name}"
+        )
     if annotated and pairs.format in (None, "tsv"):
         raise UserError("--annotated copies a PO, TMX or XLIFF file: text has no place for notes")
     total, unfinished = pairs.counts or (None, 0)
@@ -323,9 +328,8 @@ def calibrate(
 ) -> None:
     """Calibrate `covnmt check` for a model, and build its lexicon: a few minutes on one core."""
     from covnmt.inference.calibrate import calibrate_model
-    from covnmt.model.directory import find_model
 
-    directory = find_model(require_model_argument(model, model_option, "calibrate"))
+    directory = require_model_argument(model, model_option, "calibrate")
     others, trained = (
         pair_paths(paths or [], name)
         for paths, name in ((other_dev, "--other"), (train, "--train"))

@@ -169,7 +169,8 @@ class Corpus:
         path = directory / REPORT_FILE
         if not path.exists():
             raise UserError(
-                f"{directory}: not a prepared corpus; make one with `covnmt prepare {directory}`"
+                f"{directory}: not a prepared corpus; make one with "
+                f"`covnmt prepare SOURCE TARGET --output {directory}`"
             )
         content = files.read_json(path)
         if isinstance(content, dict) and "corpus" in content:  # of `open_corpora`, same file name

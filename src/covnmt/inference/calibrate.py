@@ -33,7 +33,7 @@ from covnmt.inference.omission_features import (
 )
 from covnmt.inference.omissions import UNRELATED_FEATURES, OmissionChecker
 from covnmt.inference.synthetic_omissions import Example, synthetic_omissions
-from covnmt.model.directory import LEXICON_FILE, find_model
+from covnmt.model.directory import LEXICON_FILE, find_own_model
 from covnmt.text.codec import Codec
 from covnmt.text.tokenize import UNSPACED_LANGUAGES, clean_line
 
@@ -75,8 +75,8 @@ def calibrate_model(
 
     Of each dev set at most `limit` pairs that follow each other are used.
     """
-    model = Model.load(name, device="cpu")
-    directory = find_model(name)
+    directory = find_own_model(name, "calibrate the copy")
+    model = Model.load(directory, device="cpu")
     if train:
         lexicon = lexicon_from_files(train, model.source, model.target)
         lexicon.save(directory / LEXICON_FILE)

@@ -31,7 +31,12 @@ from covnmt.inference.omissions import (
 )
 from covnmt.inference.parallel import map_lines, models_identity
 from covnmt.model.directory import CALIBRATION_FILE, LEXICON_FILE
-from covnmt.text.bilingual_files import BilingualFormat, bilingual_format, read_segments
+from covnmt.text.bilingual_files import (
+    BilingualFormat,
+    bilingual_format,
+    has_both_sides,
+    read_segments,
+)
 from covnmt.text.codec import stored_languages
 
 CheckFormat = Literal["text", "tsv", "po", "tmx", "xliff"]
@@ -57,6 +62,12 @@ class CheckInput:
         if target is not None:
             if name not in (None, "text"):
                 raise UserError(f"--format {name} is for one file that holds both texts")
+            for path in (source, target):
+                if name is None and has_both_sides(path):
+                    raise UserError(
+                        f"{path}: a file of this type holds both texts, so give it alone; or "
+                        "--format text if it has a plain line for every line of the other"
+                    )
             return cls(source, target)
         languages = stored_languages(loader.directories[0]) or ("", "")
         return cls(source, None, languages, bilingual_format(source, name))

@@ -240,12 +240,28 @@ class OmissionChecker:
     ) -> Iterator[OmissionReport | SkippedPair]:
         """Yield reports like `reports`, but skip pairs with a side of more than `max_tokens`."""
         remaining = iter(pairs)
-        while window := [self.read_pair(pair) for pair in islice(remaining, WINDOW_PAIRS)]:
-            sizes = [max(len(pair.source.ids), len(pair.target.ids)) for pair in window]
-            short = [pair for pair, size in zip(window, sizes, strict=True) if size <= max_tokens]
+        while lines := list(islice(remaining, WINDOW_PAIRS)):
+            sizes = [self._tokens_if_very_long(pair, max_tokens) for pair in lines]
+            window = [
+                self.read_pair(pair) for pair, size in zip(lines, sizes, strict=True) if not size
+            ]
+            counts = (max(len(pair.source.ids), len(pair.target.ids)) for pair in window)
+            sizes = [size or next(counts) for size in sizes]
+            short = [
+                pair
+                for pair in window
+                if max(len(pair.source.ids), len(pair.target.ids)) <= max_tokens
+            ]
             reports = iter(self._window_reports(short, min_probability, words))
             for size in sizes:
                 yield next(reports) if size <= max_tokens else SkippedPair(size)
+
+    def _tokens_if_very_long(self, pair: tuple[str, str], max_tokens: int) -> int:
+        """Count tokens of the longer side if there are far too many to look words up; else 0."""
+        sides = zip(pair, (self.source, self.target), strict=True)
+        long_sides = [(line, codec) for line, codec in sides if len(line) > 4 * max_tokens]
+        tokens = max((len(codec.tokenize(line)) for line, codec in long_sides), default=0)
+        return tokens if tokens > 2 * max_tokens else 0
 
     def may_repeat(self, translation: Translation) -> frozenset[int]:
         """Return the target tokens of which a repetition says nothing.

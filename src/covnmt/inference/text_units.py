@@ -6,10 +6,12 @@ each subword of a language without spaces is a word.
 """
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, chain, groupby, pairwise
+from operator import itemgetter
 
 from covnmt.data.lexicon import LexiconSide
 from covnmt.inference.aligned_text import Span, token_spans
@@ -166,16 +168,24 @@ def _lexicon_words(
         (starts[word.start], stops[word.end - 1], word.key)
         for word in lexicon.splitter.words(surface)
     ]
-    ends = sorted({k for unit in units for k in (unit.start, unit.stop)})
-    ends = [k for k in ends if not any(start < k < stop for start, stop, _ in words)]
+    inside_words = {k for start, stop, _ in words for k in range(start + 1, stop)}
+    ends = {k for unit in units for k in (unit.start, unit.stop)} - inside_words
+    of_words = [(first, last) for first, last, _ in words]
+    of_units = [(unit.start, unit.stop) for unit in units]
     joined: list[range] = []
     names: list[tuple[str, ...]] = []
-    for start, stop in pairwise(ends):
-        inside = tuple(key for first, last, key in words if first < stop and start < last)
-        if inside and any(unit.start < stop and start < unit.stop for unit in units):
+    for start, stop in pairwise(sorted(ends)):
+        inside = tuple(key for *_, key in words[_overlapping(of_words, start, stop)])
+        if inside and of_units[_overlapping(of_units, start, stop)]:
             joined.append(range(start, stop))
             names.append(inside)
     return joined, names
+
+
+def _overlapping(spans: Sequence[Span], start: int, stop: int) -> slice:
+    """Return which spans, in order, share something with those from `start` to `stop`."""
+    first = bisect_right(spans, start, key=itemgetter(1))
+    return slice(first, bisect_left(spans, stop, key=itemgetter(0)))
 
 
 def token_text(tokens: Sequence[str], codec: Codec) -> tuple[str, list[int], list[int]]:

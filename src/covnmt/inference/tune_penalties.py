@@ -23,7 +23,7 @@ from covnmt.decoding.search_rules import MAX_RETRY_BEAM, penalized_score
 from covnmt.inference.parallel import TranslationJob, map_lines
 from covnmt.inference.translate import Translation, override_decoding
 from covnmt.metrics.bleu import bleu_statistics, paper_bleu_from_statistics
-from covnmt.model.directory import find_model, load_config, save_config
+from covnmt.model.directory import find_own_model, load_config, save_config
 
 LENGTH_PENALTIES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4, 1.6)
 TUNING_CHUNK_BATCHES = 4  # per chunk, so that progress shows soon
@@ -208,12 +208,7 @@ def tune_penalties(
 
 def check_can_save_decoding(model: Path) -> None:
     """Refuse a bundled model, or one whose config.json cannot be written, before the work."""
-    directory = find_model(model)
-    if directory != model:
-        raise UserError(
-            f"{model}: a bundled model cannot be changed; copy {directory} and tune the copy, or "
-            "leave --write out"
-        )
+    directory = find_own_model(model, "tune the copy, or leave --write out")
     check_writable(directory / "config.json")
 
 

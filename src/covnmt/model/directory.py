@@ -91,6 +91,14 @@ def find_model(name: Path | str) -> Path:
     return download_model(str(name)) if is_hub_name(name) else path
 
 
+def find_own_model(name: Path | str, remedy: str) -> Path:
+    """Return a model directory that may be changed: bundled and downloaded models may not."""
+    directory = find_model(name)
+    if directory != Path(name):
+        raise UserError(f"{name}: a bundled model cannot be changed; copy {directory} and {remedy}")
+    return directory
+
+
 def save_config(directory: Path, description: ModelDescription) -> None:
     """Write config.json."""
     settings = description.config.model_dump(mode="json")

@@ -69,6 +69,7 @@ TEACHER = (
     "model.hidden=1000",
     "model.rank=620",
     "model.dropout=0.2",
+    "train.learning_rate=1e-3",  # as in kftt-modern, which has this size
 )
 COVERAGE_INPUTS = (  # of the coverage network: ending, change, and what it says on the page
     ("no-attention", "attention=false", "without the attention"),

@@ -82,13 +82,21 @@ def bilingual_format(path: Path, name: str | None = None) -> BilingualFormat:
     for known in FORMATS:
         if name == known:
             return known
-    suffix = PurePath(re.sub(r"\.(gz|xz)$", "", path.name.lower())).suffix
-    if name or suffix not in EXTENSIONS:
+    if name or not has_both_sides(path):
         raise UserError(
             f"{path}: unknown file type; for plain text give the translation as a second file, "
             f"otherwise --format ({', '.join(FORMATS)})"
         )
-    return EXTENSIONS[suffix]
+    return EXTENSIONS[_suffix(path)]
+
+
+def has_both_sides(path: Path) -> bool:
+    """Tell whether a file by its name holds both source and translation."""
+    return _suffix(path) in EXTENSIONS
+
+
+def _suffix(path: Path) -> str:
+    return PurePath(re.sub(r"\.(gz|xz)$", "", path.name.lower())).suffix
 
 
 def read_segments(
