@@ -206,6 +206,20 @@ def pair_files(directory: Path, pairs: list[tuple[str, str]]) -> tuple[Path, Pat
     return directory / "s", directory / "t"
 
 
+@pytest.mark.parametrize(
+    ("line", "is_copy"),
+    [
+        ("Die Regierung hat am Montag neue Maßnahmen angekündigt.", True),
+        ("Angela Merkel, Emmanuel Macron und Boris Johnson", False),
+        ("New York Times, Washington Post", False),
+    ],
+)
+def test_a_source_that_was_not_translated_is_no_translation(line: str, is_copy: bool) -> None:
+    """Names are the same in both languages."""
+    [report] = Model.load("de-en").check([(line, line)])
+    assert report.is_unrelated == is_copy
+
+
 def test_several_processes_check_like_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     mine = [(line, text) for model, line, text, _ in LEFT_OUT if model == "ja-en"]
     monkeypatch.setattr(check_files, "CHUNK_PAIRS", 4)

@@ -90,7 +90,7 @@ def test_a_trained_model_answers_line_by_line(
 
 def test_several_processes_answer_a_burst_and_then_single_lines() -> None:
     """Finished lines are printed before the input ends."""
-    lines = [f"これは{number}です。" for number in range(40)]
+    lines = [f"この寺は{1600 + number}年に建てられた。" for number in range(40)]
     wanted = [each.text for each in Model.load("ja-en").translate(lines)]
     with translating("--model", "ja-en", "--workers", 2, "--batch-size", 1) as process:
         write(process.stdin, "".join(f"{line}\n" for line in lines))

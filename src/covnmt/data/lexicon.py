@@ -224,6 +224,15 @@ class Lexicon:
             _linked(self.target, e, by_source.T, same.T),
         )
 
+    def usually_translated(self, source: Sequence[str]) -> tuple[DoubleArray, DoubleArray]:
+        """Return the usual support of source words, and that by the same word of the other side.
+
+        The first is much more than the second where a word is usually translated, not copied. It
+        is 0 for unknown words.
+        """
+        z, _, by_target, _ = self._look_up(source, source)
+        return np.where(z < 0, 0.0, self.source.mean_support[z] * QUANTUM), np.diag(by_target)
+
     def count_partners(self, source: Sequence[str], target: Sequence[str]) -> list[int]:
         """Count for each target word the source words, with repetitions, that it may translate.
 

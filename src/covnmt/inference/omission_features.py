@@ -23,6 +23,7 @@ from covnmt.text.codec import Codec
 # A word that gets less support in the training text, in nats, cannot be judged: it has no
 # translation of its own, as most particles and articles have none.
 MIN_USUAL = 2.5
+MIN_COPIED = 3  # words; fewer may be names or titles
 MOSTLY = 0.8  # of the usual support is missing where a word counts as unsupported
 UNSUPPORTED = 0.6  # of the usual support must be missing in the words of a phrase, on average
 MIN_PHRASE_WORDS = 2
@@ -89,6 +90,16 @@ class Evidence:
         return float(self.missing.sum() / max(self.usual.sum(), 1.0))
 
 
+def _is_copy(lines: tuple[str, str], words: Sequence[str], lexicon: Lexicon) -> bool:
+    """Tell whether a line was copied though most of its words have translations."""
+    if lines[0].strip() != lines[1].strip():
+        return False
+    usual, of_itself = lexicon.usually_translated(words)
+    can_be_judged = usual >= MIN_USUAL
+    translated = can_be_judged & (of_itself < (1 - MOSTLY) * usual)
+    return bool(translated.sum() >= max(MIN_COPIED, can_be_judged.sum() / 2))
+
+
 @dataclass(frozen=True)
 class Pair:
     """A source line and a translation of it, in words."""
@@ -97,6 +108,7 @@ class Pair:
     target: TextUnits
     evidence: Evidence  # on the source
     target_evidence: Evidence
+    is_copy: bool = False  # the source was not translated
 
     @classmethod
     def from_lines(
@@ -106,15 +118,17 @@ class Pair:
         x = TextUnits.from_line(lines[0], source, lexicon.source if lexicon else None)
         y = TextUnits.from_line(lines[1], target, lexicon.target if lexicon else None)
         if lexicon is None:
-            nothing = (Evidence(np.zeros(n), np.zeros(n)) for n in (len(x.units), len(y.units)))
-            return cls(x, y, *nothing)
+            first, second = (
+                Evidence(np.zeros(n), np.zeros(n)) for n in (len(x.units), len(y.units))
+            )
+            return cls(x, y, first, second)
         flat = [[key for keys in side.keys for key in keys] for side in (x, y)]
         supports = lexicon.score_support(*flat)
-        sides = (
+        of_source, of_target = (
             _evidence(support.support, support.mean_support, side.keys)
             for side, support in zip((x, y), supports, strict=True)
         )
-        return cls(x, y, *sides)
+        return cls(x, y, of_source, of_target, _is_copy(lines, flat[0], lexicon))
 
     @cached_property
     def starts(self) -> list[int]:

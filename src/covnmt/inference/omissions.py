@@ -497,7 +497,7 @@ class OmissionChecker:
         source, has_words = pair.source, bool(pair.source.units)
         omissions: list[Omission] = []
         is_empty = has_words and not pair.target.units
-        unrelated = 1.0 if is_empty else unrelated
+        unrelated = 1.0 if is_empty or pair.is_copy else unrelated
         # Below MIN_PROBABILITY that a pair is unrelated can be one finding beside its parts.
         is_unrelated = has_words and unrelated >= max(min_probability, MIN_PROBABILITY)
         if is_empty:
