@@ -72,7 +72,9 @@ def machine() -> dict[str, Any]:
 
 def command() -> str:
     """Return what was run, without where results went and data were."""
-    words = [word for word in ("python", *sys.argv) if word != "--record"]
+    program = Path(sys.argv[0])
+    here = f"benchmarks/{program.name}" if program.is_absolute() else str(program)
+    words = [word for word in ("python", here, *sys.argv[1:]) if word != "--record"]
     if "--out" in words:
         at = words.index("--out")
         del words[at : at + 2]

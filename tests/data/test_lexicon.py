@@ -56,8 +56,8 @@ def test_unknown_words_are_nan_unless_they_are_copied(lexicon: Lexicon) -> None:
     assert source.support[1] == source.mean_support[1] > 1
 
 
-def test_a_word_that_is_usually_translated_has_little_support_by_itself(lexicon: Lexicon) -> None:
-    usual, of_itself = lexicon.usually_translated(["hund", "1868"])
+def test_a_word_that_is_own_support_has_little_support_by_itself(lexicon: Lexicon) -> None:
+    usual, of_itself = lexicon.own_support(["hund", "1868"])
     assert usual[0] > 1 > of_itself[0]
     assert usual[1] == 0  # unknown
 

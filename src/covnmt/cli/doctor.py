@@ -4,18 +4,13 @@ import json
 
 import typer
 
-from covnmt.cli.options import (
-    JsonOption,
-    print_table,
-)
+from covnmt.cli.options import JsonOption, print_table
 
 app = typer.Typer()
 
 
 @app.command()
-def doctor(
-    as_json: JsonOption = False,
-) -> None:
+def doctor(as_json: JsonOption = False) -> None:
     """Check the installation; print what is wrong and what to do.
 
     Include its output in bug reports.

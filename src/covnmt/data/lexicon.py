@@ -224,7 +224,7 @@ class Lexicon:
             _linked(self.target, e, by_source.T, same.T),
         )
 
-    def usually_translated(self, source: Sequence[str]) -> tuple[DoubleArray, DoubleArray]:
+    def own_support(self, source: Sequence[str]) -> tuple[DoubleArray, DoubleArray]:
         """Return the usual support of source words, and that by the same word of the other side.
 
         The first is much more than the second where a word is usually translated, not copied. It

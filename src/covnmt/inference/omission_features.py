@@ -94,7 +94,7 @@ def _is_copy(lines: tuple[str, str], words: Sequence[str], lexicon: Lexicon) -> 
     """Tell whether a line was copied though most of its words have translations."""
     if lines[0].strip() != lines[1].strip():
         return False
-    usual, of_itself = lexicon.usually_translated(words)
+    usual, of_itself = lexicon.own_support(words)
     can_be_judged = usual >= MIN_USUAL
     translated = can_be_judged & (of_itself < (1 - MOSTLY) * usual)
     return bool(translated.sum() >= max(MIN_COPIED, can_be_judged.sum() / 2))

@@ -241,27 +241,22 @@ class OmissionChecker:
         """Yield reports like `reports`, but skip pairs with a side of more than `max_tokens`."""
         remaining = iter(pairs)
         while lines := list(islice(remaining, WINDOW_PAIRS)):
-            sizes = [self._tokens_if_very_long(pair, max_tokens) for pair in lines]
-            window = [
-                self.read_pair(pair) for pair, size in zip(lines, sizes, strict=True) if not size
-            ]
-            counts = (max(len(pair.source.ids), len(pair.target.ids)) for pair in window)
-            sizes = [size or next(counts) for size in sizes]
-            short = [
-                pair
-                for pair in window
-                if max(len(pair.source.ids), len(pair.target.ids)) <= max_tokens
-            ]
+            window = [self._read_short_pair(pair, max_tokens) for pair in lines]
+            short = [pair for pair in window if isinstance(pair, Pair)]
             reports = iter(self._window_reports(short, min_probability, words))
-            for size in sizes:
-                yield next(reports) if size <= max_tokens else SkippedPair(size)
+            for pair in window:
+                yield next(reports) if isinstance(pair, Pair) else pair
 
-    def _tokens_if_very_long(self, pair: tuple[str, str], max_tokens: int) -> int:
-        """Count tokens of the longer side if there are far too many to look words up; else 0."""
-        sides = zip(pair, (self.source, self.target), strict=True)
+    def _read_short_pair(self, lines: tuple[str, str], max_tokens: int) -> Pair | SkippedPair:
+        """Read a pair, or skip it; the words of a very long line are not even looked up."""
+        sides = zip(lines, (self.source, self.target), strict=True)
         long_sides = [(line, codec) for line, codec in sides if len(line) > 4 * max_tokens]
         tokens = max((len(codec.tokenize(line)) for line, codec in long_sides), default=0)
-        return tokens if tokens > 2 * max_tokens else 0
+        if tokens > 2 * max_tokens:
+            return SkippedPair(tokens)
+        pair = self.read_pair(lines)
+        tokens = max(len(pair.source.ids), len(pair.target.ids))
+        return pair if tokens <= max_tokens else SkippedPair(tokens)
 
     def may_repeat(self, translation: Translation) -> frozenset[int]:
         """Return the target tokens of which a repetition says nothing.

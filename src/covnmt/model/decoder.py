@@ -64,12 +64,7 @@ class Decoder(KernelModule):
     ) -> tuple[DecoderState, Tensor]:
         """Take one step on the last token's projection y [S*K, 3n]; return alpha [S*K, J] too."""
         t, alpha, inputs = self._attend(source, state, y, first)
-        # attention reads the new coverage from the next step on
-        C = self.coverage.step(state.C.unflatten(0, alpha.shape[:2]), alpha, source.Phi, inputs)
-        s = inputs.s.flatten(0, 1)
-        if self.order == "paper":
-            t = self._update(t, y, s)
-        return DecoderState(t, s, C.flatten(0, 1)), alpha.flatten(0, 1)
+        return self._advance(source, state.C, t, y, alpha, inputs), alpha.flatten(0, 1)
 
     def _attend(
         self, source: EncodedSource, state: DecoderState, y: Tensor, first: bool
@@ -83,6 +78,23 @@ class Decoder(KernelModule):
         C = state.C.unflatten(0, by_sentence)  # [S, K, J, d]
         alpha, s, e = self.attention(attending, C, source.h, source.keys, source.mask)
         return t, alpha, CoverageInputs(attending, state.s.unflatten(0, by_sentence), s, e)
+
+    def _advance(
+        self,
+        source: EncodedSource,
+        C: Tensor,
+        t: Tensor,
+        y: Tensor,
+        alpha: Tensor,
+        inputs: CoverageInputs,
+    ) -> DecoderState:
+        """Return the state after attending, with the coverage C [S*K, J, d] updated."""
+        # attention reads the new coverage from the next step on
+        C = self.coverage.step(C.unflatten(0, alpha.shape[:2]), alpha, source.Phi, inputs)
+        s = inputs.s.flatten(0, 1)
+        if self.order == "paper":
+            t = self._update(t, y, s)
+        return DecoderState(t, s, C.flatten(0, 1))
 
     def _update(self, t: Tensor, y: Tensor, s: Tensor) -> Tensor:
         updated: Tensor = self.cell(y + s @ self.Cx.T, t)
@@ -118,18 +130,17 @@ class Decoder(KernelModule):
         unattended = first.C.unsqueeze(1)  # [B, 1, J, d]
         steps = []
         for i, projected in enumerate(self.cell.project(y).unbind(1)):
-            others = (first.C, unattended.squeeze(1))
             ablated = [
-                self._attend(source, state._replace(C=C), projected, first=i == 0)[1].squeeze(1)
-                for C in others
+                self._attend(source, state._replace(C=C), projected, first=i == 0)[1]
+                for C in (first.C, unattended.squeeze(1))
             ]
-            _, attention, inputs = self._attend(source, state, projected, first=i == 0)
-            nothing = torch.zeros_like(attention)
-            unattended = self.coverage.step(unattended, nothing, source.Phi, inputs)
-            state, alpha = self.step(source, state, projected, first=i == 0)
+            t, alpha, inputs = self._attend(source, state, projected, first=i == 0)
             steps.append((alpha, *ablated))
+            nothing = torch.zeros_like(alpha)
+            unattended = self.coverage.step(unattended, nothing, source.Phi, inputs)
+            state = self._advance(source, state.C, t, projected, alpha, inputs)
         with_coverage, without, as_unattended = (
-            torch.stack(a, dim=1) for a in zip(*steps, strict=True)
+            torch.cat(alphas, dim=1) for alphas in zip(*steps, strict=True)
         )
         return with_coverage, without, as_unattended
 
